@@ -29,7 +29,7 @@ from benchmarks.results import CellTrial, Results
 from benchmarks.tasks import DAMAGED_CELL
 from conformance.judging.executor import Executor, cell_task
 from conformance.process import child
-from conformance.records.observation import Observation
+from conformance.records.cell import Observation
 from conformance.records.plan import Plan, PlannedCell
 from conformance.records.tasks import PlanRequest
 from conformance.verdict import judge

@@ -25,11 +25,10 @@ from conformance.figures.meter import pooled_ratio
 from conformance.judging.executor import Executor
 from conformance.plan.matrix import why_absent
 from conformance.process import pool
-from conformance.records.cell import Cell, SizedModel
+from conformance.records.cell import Cell, SizedModel, Verdict
 from conformance.records.measurements import FASTER, FIGURES, NOISY, SLOWER, Ratio, Reason
 from conformance.records.plan import Plan, PlannedCell
 from conformance.records.tasks import PlanRequest
-from conformance.records.verdicts import Verdict
 from conformance.show import matrix
 from conformance.show.text import ratio_text
 from zoo.claim import Claim

@@ -20,7 +20,7 @@ from conformance.gates.compare import compare, measures_of, name_of
 from conformance.gates.criteria import TensorCriteria
 from conformance.plan.find import spec_at
 from conformance.process.child_side import ChildProcess
-from conformance.records.observation import Discrepancy
+from conformance.records.cell import Discrepancy
 from conformance.records.tasks import CellTask
 from conformance.verdict import failed_gate
 

@@ -16,7 +16,7 @@ import torch
 from conformance.evaluate.inputs import is_rounded, seed_generator
 from conformance.gates.criteria import TensorCriteria
 from conformance.gates.distance import same_bytes
-from conformance.records.observation import TensorName
+from conformance.records.cell import TensorName
 
 JUDGED = ("rounded", "float32", "exact")  # kinds of tensor; structurally zero and empty ones are left alone
 

@@ -31,8 +31,8 @@ from conformance.gates.compare import compare, compare_values, name_of
 from conformance.gates.criteria import TensorCriteria, criteria_for
 from conformance.oracle import reference, reference_file
 from conformance.oracle.reference import CaseReference
+from conformance.records.cell import Discrepancy, Observation
 from conformance.records.convert import to_json
-from conformance.records.observation import Discrepancy, Observation
 from conformance.store.bounded import condense
 from conformance.verdict import judge
 

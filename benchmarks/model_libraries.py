@@ -22,7 +22,7 @@ from pathlib import Path
 
 from conformance.axes import PRECISIONS, exists, usual
 from conformance.errors import ExitCode, counted
-from conformance.records.verdicts import Verdict
+from conformance.records.cell import Verdict
 from conformance.show.ci import code
 from conformance.show.text import markdown_table
 from conformance.store import run_files

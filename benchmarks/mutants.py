@@ -28,7 +28,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 FILES = (
     *sorted((ROOT / "conformance" / "gates").glob("[!_]*.py")),
-    ROOT / "conformance" / "records" / "observation.py",
+    ROOT / "conformance" / "records" / "cell.py",
 )
 TESTS = ROOT / "tests" / "conformance" / "gates"
 SLOW = TESTS / "test_certainty.py"  # what is foreseen of canaries; it takes longer than all others together

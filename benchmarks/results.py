@@ -8,10 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.tasks import DamagedCell
-from conformance.records.cell import Cell
+from conformance.records.cell import Cell, Observation, Verdict
 from conformance.records.convert import to_json
-from conformance.records.observation import Observation
-from conformance.records.verdicts import Verdict
 
 VALUE_GATES = ("norm", "null", "slice", "gain", "pointwise", "precision")
 

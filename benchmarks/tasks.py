@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from conformance.records.cell import Observation
 from conformance.records.convert import Rounded
 from conformance.records.measurements import Ratio, Reason
-from conformance.records.observation import Observation
 from conformance.records.tasks import CellTask, Target
 
 UNDAMAGED = "nothing"  # the name of the damage that leaves a tensor as it is

@@ -26,11 +26,9 @@ from conformance.oracle.reference_file import CaseReference
 from conformance.perturb.ops import rule_of
 from conformance.plan.find import find
 from conformance.process.child_side import ChildProcess
-from conformance.records.cell import Cell
-from conformance.records.observation import Observation
+from conformance.records.cell import Cell, Observation, Verdict
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import ReferenceTask
-from conformance.records.verdicts import Verdict
 from conformance.verdict import judge
 from zoo import internals
 from zoo.spec import Spec

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from conformance import axes, errors
-from conformance.records import observation
-from conformance.records.observation import PROBED, RAISES, Discrepancy, Measure, Observation, case_of
-from conformance.records.verdicts import Verdict
+from conformance.records import cell
+from conformance.records.cell import PROBED, RAISES, Discrepancy, Measure, Observation, Verdict, case_of
 from zoo.expect import Expect
 
 ENDINGS = {
@@ -27,12 +26,12 @@ IN_WORDS = ("exact", "precision", RAISES)  # gates whose measure is no size
 
 
 def judge(
-    cell: str, seen: Observation, expectations: Sequence[Expect] = (), *, whole: bool = True, strict: bool = False
+    cell_id: str, seen: Observation, expectations: Sequence[Expect] = (), *, whole: bool = True, strict: bool = False
 ) -> Verdict:
     """The verdict on one cell.
 
     Args:
-        cell: id of the cell.
+        cell_id: id of the cell.
         seen: what was observed.
         expectations: the declared divergences that apply to this cell on this torch, from the plan. One that hangs on a
             probe is in force if what was observed says that the probe shows its fault.
@@ -42,10 +41,10 @@ def judge(
     expectations = [e for e in expectations if not e.probe or seen.facts.get(PROBED + e.probe)]
     renamed = [e for e in expectations if e.outcome == "dtype"]
     dtypes = {e.tensor: e.dtype for e in renamed}
-    verdict = _plain_verdict(cell, seen, dtypes)
+    verdict = _plain_verdict(cell_id, seen, dtypes)
     doubt = _doubt(seen) if strict and verdict.status == "PASS" else ""
     if doubt:
-        verdict = Verdict(cell, "VOID", f"strict  {doubt}", short="VOID")
+        verdict = Verdict(cell_id, "VOID", f"strict  {doubt}", short="VOID")
     verdict = replace(verdict, margin=_worst_margin(seen), notes=_remarks(seen), observation=seen)
     refusals = [e for e in expectations if e.outcome == "refuses"]
     others = [e for e in expectations if e.outcome not in ("dtype", "refuses")]
@@ -80,31 +79,31 @@ def failed_gate(seen: Discrepancy) -> Measure | None:
     return next((m for m in seen.measures if not m.met and m.gate != "stable"), None)
 
 
-def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> Verdict:
+def _plain_verdict(cell_id: str, seen: Observation, dtypes: Mapping[str, str]) -> Verdict:
     """The verdict if only the expectations on dtypes apply."""
     if seen.ending != "finished":
         status = ENDINGS.get(seen.ending, "ERROR")
         error = f"{seen.error}: " if seen.error and seen.ending == "raised" else ""
         error *= not re.match(r"\w+Error: ", seen.message)  # an error in a script names its own
         where = f"in phase {seen.phase}: " if seen.phase else ""
-        return Verdict(cell, status, f"{where}{error}{seen.message}", short=status)
+        return Verdict(cell_id, status, f"{where}{error}{seen.message}", short=status)
     for found in seen.discrepancies:
         for measure in found.measures:
             if measure.gate == "stable" and not measure.met:
                 more = f": {measure.detail}" if measure.detail else ""
                 text = _line(found, measure, f"a second identical call differs{more}")
-                return Verdict(cell, "UNSTABLE", text, short="UNSTABLE")
+                return Verdict(cell_id, "UNSTABLE", text, short="UNSTABLE")
     for found in _in_gate_order(seen.discrepancies, dtypes):
         said_no = failed_gate(found)
         if said_no is not None:
-            return Verdict(cell, "FAIL", _line(found, said_no), short=_short(said_no))
+            return Verdict(cell_id, "FAIL", _line(found, said_no), short=_short(said_no))
     weakness = next(_weaknesses(seen.discrepancies), "")
     if weakness:
-        return Verdict(cell, "INCONCLUSIVE", f"power  {weakness}", short="power")
+        return Verdict(cell_id, "INCONCLUSIVE", f"power  {weakness}", short="power")
     gap = next(_gaps(seen), "")
     if gap:
-        return Verdict(cell, "INCONCLUSIVE", f"evidence  {gap}", short="evidence")
-    return Verdict(cell, "PASS")
+        return Verdict(cell_id, "INCONCLUSIVE", f"evidence  {gap}", short="evidence")
+    return Verdict(cell_id, "PASS")
 
 
 def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> list[Discrepancy]:
@@ -260,8 +259,8 @@ def _worst_margin(seen: Observation) -> float | None:
 # own of it in brackets at the end.
 
 WHY_LEFT = {
-    observation.FP32: "this precision cannot tell a wrong value from a right one",
-    observation.OTHER_WEIGHTS: "a unit near its kink may change as much as a wrong value",
+    cell.FP32: "this precision cannot tell a wrong value from a right one",
+    cell.OTHER_WEIGHTS: "a unit near its kink may change as much as a wrong value",
 }
 OF_FACTS = {  # what is said of a cell with a fact
     "drawn in float32": (
@@ -298,11 +297,11 @@ def _remarks(seen: Observation) -> tuple[str, ...]:
             "larger terms cancel, and float32 holds little of what is left, so only its size is judged "
             f"({errors.some(left, 2)})"
         )
-    if aside := seen.facts.get(observation.LEFT_ASIDE):
+    if aside := seen.facts.get(cell.LEFT_ASIDE):
         notes.append(f"results that are no tensors are left aside ({aside})")
-    if ways := seen.facts.get(observation.ASKED_OTHERWISE):
+    if ways := seen.facts.get(cell.ASKED_OTHERWISE):
         notes.append(f"the call raises an error if it is asked otherwise ({ways})")
-    if stopped := seen.facts.get(observation.STOPPED):
+    if stopped := seen.facts.get(cell.STOPPED):
         notes.append(
             f"what forward detaches, or computes under no_grad, counts as a constant of its gradients ({stopped})"
         )

@@ -28,11 +28,9 @@ from pathlib import Path
 from benchmarks import children
 from conformance.judging.executor import Executor
 from conformance.plan import find
-from conformance.records.cell import Cell
-from conformance.records.observation import Observation
+from conformance.records.cell import Cell, Observation, Verdict
 from conformance.records.plan import Plan, PlannedCell, SpecLocation
 from conformance.records.tasks import PlanRequest
-from conformance.records.verdicts import Verdict
 
 FOLDER = Path(__file__).resolve().parent
 FAMILIES = """attention recurrent state_space graph transformer_blocks buffers views complex_numbers integer_outputs

@@ -10,7 +10,7 @@ import torch
 from conformance.axes import BROKEN_GRAPH, SYMBOLIC, Prepared
 from conformance.errors import NotProvenError
 from conformance.evaluate.error_text import without_hints
-from conformance.records.observation import Discrepancy, Measure, TensorName
+from conformance.records.cell import Discrepancy, Measure, TensorName
 from zoo import internals
 
 MANY_RECOMPILES = 64  # each case may bring a new shape; past the limit torch would run eager without an error

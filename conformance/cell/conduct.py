@@ -14,7 +14,7 @@ from conformance.evaluate import error_text, inputs, process_state, weights
 from conformance.evaluate.evaluation import Evaluation, Question, autocast, autocast_to
 from conformance.gates.distance import same_bytes
 from conformance.oracle.reference import CaseReference
-from conformance.records.observation import OUTPUT, RAISES, Discrepancy, Measure, TensorName
+from conformance.records.cell import OUTPUT, RAISES, Discrepancy, Measure, TensorName
 from zoo import Call, Case, ErrorInput, internals
 
 AT_ONE_CALL = ("second", "vmapped", "tangent")  # kinds of results that only the measured call is asked for

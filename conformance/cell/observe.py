@@ -23,8 +23,8 @@ from conformance.gates import compare, sums
 from conformance.oracle import many_draws, reference, reference_file
 from conformance.plan.find import spec_at
 from conformance.process import child_side, environment, forks, machine_lock
-from conformance.records import observation
-from conformance.records.observation import Discrepancy, Measure, Observation, TensorName
+from conformance.records import cell
+from conformance.records.cell import Discrepancy, Measure, Observation, TensorName
 from conformance.records.tasks import CellTask, ProbeSighting, ProbeTask, ReferenceResult, ReferenceTask
 from conformance.verdict import failed_gate
 from zoo import Case, Spec, SpecError, internals
@@ -175,7 +175,7 @@ def _facts_of_cases(session: CellSession) -> dict[str, Any]:
     known = [session.known(case) for case in session.cases]
     facts: dict[str, Any] = {fact: said for reference in known for fact, said in reference.assumed.items()}
     others = dict.fromkeys(name for reference in known for name in reference.container.others())
-    return facts | ({observation.LEFT_ASIDE: ", ".join(others)} if others else {})
+    return facts | ({cell.LEFT_ASIDE: ", ".join(others)} if others else {})
 
 
 def _two_calls(session: CellSession, case: Case, question: Question) -> tuple[Evaluation, Evaluation]:
@@ -315,7 +315,7 @@ def over_draws(session: CellSession, case: Case, question: Question) -> tuple[Dr
             tensor = found.returned.get(leaf)
             if tensor is not None and tensor.dtype != dtype:
                 has, wanted = map(compare.name_of, (tensor.dtype, dtype))
-                way = observation.way_of(case.name, observation.REDRAWN)
+                way = cell.way_of(case.name, cell.REDRAWN)
                 others[leaf] = Discrepancy(way, TensorName("output", leaf), "rounded", has, wanted, ())
     return drawn, [*others.values()]
 
@@ -331,7 +331,7 @@ def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
     for redraw, there in known.changed:
         if any(r is not None and session.precision.name not in r.spread for r in there.tensors.values()):
             continue
-        named = observation.way_of(case.name, observation.SHORTER if redraw.fewer else observation.REDRAWN)
+        named = cell.way_of(case.name, cell.SHORTER if redraw.fewer else cell.REDRAWN)
         question = replace(session.question(case, session.eager), second=False)
         plain = [replace(redraw, reordered=False)] if redraw.reordered else []  # the numbers are the same
         for way in (redraw, *plain):

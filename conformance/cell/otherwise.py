@@ -31,7 +31,7 @@ from conformance.float64.wide import ModuleMemory
 from conformance.gates.distance import same_bytes
 from conformance.oracle.many_draws import Redraw
 from conformance.oracle.reference import CaseReference
-from conformance.records.observation import ASKED_OTHERWISE, HOOKED, Discrepancy, Measure, TensorName, way_of
+from conformance.records.cell import ASKED_OTHERWISE, HOOKED, Discrepancy, Measure, TensorName, way_of
 from zoo.case import Case
 
 Tensors = Sequence[torch.Tensor]

@@ -26,8 +26,7 @@ from conformance.oracle import reference_file
 from conformance.oracle.reference import ANY_DRAW, CaseReference
 from conformance.plan import find, matrix
 from conformance.process import child_side, environment
-from conformance.records.cell import Cell
-from conformance.records.observation import Discrepancy, Measure, TensorName, case_of
+from conformance.records.cell import Cell, Discrepancy, Measure, TensorName, case_of
 from conformance.records.tasks import CellTask
 from zoo import Call, Case, Expect, Spec
 

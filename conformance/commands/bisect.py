@@ -24,10 +24,9 @@ from conformance.commands import stored
 from conformance.commands.output import progress, say, tell
 from conformance.commands.planning import make_plan
 from conformance.errors import ExitCode, NotInstalledError, UsageError, one_line, suggestion
-from conformance.records.cell import Cell
+from conformance.records.cell import STATUSES, Cell, Verdict
 from conformance.records.plan import Environment
 from conformance.records.tasks import PlanRequest
-from conformance.records.verdicts import STATUSES, Verdict
 from conformance.show.matrix import figure
 from conformance.show.text import markdown_table, visible
 from conformance.store import run_files

@@ -17,10 +17,10 @@ from conformance.errors import ExitCode, StoreError, UsageError
 from conformance.judging.executor import Executor
 from conformance.process import pool
 from conformance.process.child_side import is_child
+from conformance.records.cell import Verdict
 from conformance.records.convert import to_json
 from conformance.records.plan import Plan
 from conformance.records.tasks import PlanRequest
-from conformance.records.verdicts import Verdict
 from conformance.show import matrix
 from conformance.show.text import printable
 from conformance.store import run_files

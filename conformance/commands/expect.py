@@ -10,8 +10,7 @@ from conformance.commands import stored
 from conformance.commands.output import say, tell
 from conformance.errors import ExitCode
 from conformance.judging import declarations
-from conformance.records.cell import Cell
-from conformance.records.verdicts import Verdict
+from conformance.records.cell import Cell, Verdict
 from conformance.show.text import visible
 from conformance.verdict import failed_gate, judge
 from zoo.expect import ENDINGS, OUTCOMES, Expect

@@ -25,11 +25,9 @@ from conformance.commands.stored import exit_code
 from conformance.errors import ExitCode, MachineError, StoreError, UsageError, counted, near_names
 from conformance.judging.executor import Executor
 from conformance.process import process_table
-from conformance.records.cell import model_of
+from conformance.records.cell import Observation, Verdict, model_of
 from conformance.records.convert import from_json, to_json
-from conformance.records.observation import Observation
 from conformance.records.plan import Plan, PlannedCell
-from conformance.records.verdicts import Verdict
 from conformance.show import matrix
 from conformance.show.text import printable, visible
 from conformance.store import run_files

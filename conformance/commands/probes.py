@@ -15,8 +15,8 @@ from conformance.judging import probed
 from conformance.process import environment
 from conformance.process.child import Ending
 from conformance.records import tasks
+from conformance.records.cell import STATUSES
 from conformance.records.tasks import ProbeFinding, ProbeInfo, ProbeSighting
-from conformance.records.verdicts import STATUSES
 from conformance.show.text import table, visible
 from conformance.store import files
 

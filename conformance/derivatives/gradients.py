@@ -19,7 +19,7 @@ from conformance.errors import SelfCheckError, one_line
 from conformance.evaluate import evaluation, inputs
 from conformance.float64.wide import Oracle
 from conformance.process.forks import Forks
-from conformance.records.observation import HOOKED, STOPPED, TensorName
+from conformance.records.cell import HOOKED, STOPPED, TensorName
 from zoo import internals
 
 SMALL = 400  # up to this many numbers in all inputs and parameters, each is tested; above, random directions

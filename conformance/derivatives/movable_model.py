@@ -18,7 +18,7 @@ from conformance.evaluate import containers, custom_ops, evaluation, inputs, pro
 from conformance.evaluate.containers import home
 from conformance.float64.wide import Oracle
 from conformance.perturb.kinks import applications_watched, frames
-from conformance.records.observation import TensorName
+from conformance.records.cell import TensorName
 from zoo import Call, Convention, SpecError, internals
 
 Tensors = dict[str, torch.Tensor]

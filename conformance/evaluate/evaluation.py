@@ -14,7 +14,7 @@ from conformance.axes import Precision
 from conformance.errors import NotProvenError
 from conformance.evaluate import attributes, backward, containers, inputs, process_state, weights
 from conformance.evaluate.process_state import Change, Watch
-from conformance.records.observation import TensorName
+from conformance.records.cell import TensorName
 from zoo import Call, Case, Spec, SpecError
 
 Tensors = dict[TensorName, torch.Tensor | None]

@@ -15,11 +15,10 @@ from typing import TypeVar
 from packaging.version import InvalidVersion, Version
 
 from conformance.errors import RecordError, UsageError
-from conformance.records.cell import Cell
+from conformance.records.cell import STATUSES, Cell, Verdict
 from conformance.records.convert import from_json, to_json
 from conformance.records.plan import ALL_CASES, Judge, PlannedCell
 from conformance.records.tasks import ProbeFinding, ProbeRun
-from conformance.records.verdicts import STATUSES, Verdict
 from conformance.store import files
 from conformance.store.summaries import Summary
 

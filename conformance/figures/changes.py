@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from conformance.figures.speed import Speed, speeds
+from conformance.records.cell import Verdict
 from conformance.records.measurements import MARGIN, Ratio
 from conformance.records.plan import Environment, in_words
-from conformance.records.verdicts import Verdict
 from conformance.store.summaries import Summary
 
 KINDS = {  # what may have changed, in the order of a report

@@ -12,12 +12,10 @@ from typing import TypeVar
 from conformance.figures.meter import pooled_ratio
 from conformance.judging.executor import Executor, cell_task
 from conformance.process import pool
-from conformance.records.cell import Cell
+from conformance.records.cell import STATUSES, Cell, Observation, Verdict
 from conformance.records.measurements import NOISY, CellTiming, Ratio, Reason, Result, Timing
-from conformance.records.observation import Observation
 from conformance.records.plan import Plan, PlannedCell
 from conformance.records.tasks import TIMING, TimingTask
-from conformance.records.verdicts import STATUSES, Verdict
 from conformance.store.run_files import Contents
 
 SPEED = "speed "  # begins the names of its jobs

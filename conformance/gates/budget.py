@@ -11,7 +11,7 @@ import torch
 from conformance.axes import PRECISIONS, Precision
 from conformance.gates.distance import Distance, OracleTensor
 from conformance.gates.sums import Redraws, Sums
-from conformance.records.observation import Measure
+from conformance.records.cell import Measure
 
 NOISE = 4.0  # unit roundoffs by which perturbed runs move numbers; enough to flip a unit that a correct run may flip
 SMOOTH_NOISE = 2.0  # the same for low precisions if the model has no kink

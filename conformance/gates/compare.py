@@ -11,7 +11,7 @@ from conformance.gates import budget, distance
 from conformance.gates.criteria import TensorCriteria
 from conformance.gates.dropped_bits import precision_measure
 from conformance.gates.power import Power, power_of
-from conformance.records.observation import FP32, Discrepancy, Measure
+from conformance.records.cell import FP32, Discrepancy, Measure
 from conformance.verdict import failed_gate
 
 ABSENT = "None"

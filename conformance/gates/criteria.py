@@ -10,7 +10,7 @@ from conformance.axes import Precision
 from conformance.gates.budget import FLOAT32, Budget, TensorReference, budget_for, holds_float32, measures
 from conformance.gates.distance import Distance
 from conformance.gates.redraws import OverDraws
-from conformance.records.observation import TensorName
+from conformance.records.cell import TensorName
 
 
 @dataclass(frozen=True)

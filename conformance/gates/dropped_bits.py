@@ -8,7 +8,7 @@ from conformance.axes import PRECISIONS
 from conformance.gates.budget import DROPPED_SHARE
 from conformance.gates.criteria import TensorCriteria
 from conformance.gates.distance import BLOCK, OracleTensor, real_numbers
-from conformance.records.observation import Measure
+from conformance.records.cell import Measure
 
 FLOAT32_BITS = 24
 KEPT = 8.0  # times smaller than the bits in question, rounding must be

@@ -14,7 +14,7 @@ from conformance.gates.budget import NOISE, Budget, TensorReference, measures
 from conformance.gates.criteria import TensorCriteria
 from conformance.gates.distance import BLOCK, Distance, OracleTensor
 from conformance.gates.dropped_bits import tested_bits
-from conformance.records.observation import FP32, OTHER_WEIGHTS
+from conformance.records.cell import FP32, OTHER_WEIGHTS
 from conformance.seeds import seed_of
 
 OTHER = {torch.float32: torch.float64, torch.complex64: torch.complex128, torch.complex128: torch.complex64}

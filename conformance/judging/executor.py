@@ -14,10 +14,8 @@ from conformance.judging.probed import Probed
 from conformance.process import child, environment
 from conformance.process.child_side import WAITING
 from conformance.records import tasks
-from conformance.records.cell import Cell
-from conformance.records.observation import Observation
+from conformance.records.cell import Cell, Observation, Verdict
 from conformance.records.plan import Plan, PlannedCell
-from conformance.records.verdicts import Verdict
 from conformance.verdict import judge
 from zoo.expect import Expect
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from conformance.process import child
 from conformance.process.child import Ending
 from conformance.records import tasks
-from conformance.records.observation import PROBED
+from conformance.records.cell import PROBED
 from conformance.records.tasks import RUN_PROBE, ProbeSighting, ProbeTask
 from zoo.expect import Expect
 

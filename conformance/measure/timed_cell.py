@@ -14,7 +14,7 @@ from conformance.errors import NotMeasuredError
 from conformance.evaluate import containers, evaluation, inputs, process_state, weights
 from conformance.figures.meter import TimedCall
 from conformance.measure.costs import roots_of
-from conformance.records.observation import Observation
+from conformance.records.cell import Observation
 from conformance.verdict import judge
 from zoo import internals
 from zoo.training.step import Step, train_step

@@ -19,7 +19,7 @@ from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64.wide import Oracle
 from conformance.gates.budget import TensorReference
 from conformance.gates.distance import OracleTensor
-from conformance.records.observation import TensorName
+from conformance.records.cell import TensorName
 
 FAST = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 ANOTHER_FORMULA = 2.0**-12  # of the size of an output; what a model rounds to float32 inside changes it by less

@@ -19,7 +19,7 @@ from conformance.gates import budget, redraws, sums
 from conformance.oracle.overflow import InnerGradients, Scale
 from conformance.perturb import kinks, rounding
 from conformance.process.forks import Forks
-from conformance.records.observation import TensorName
+from conformance.records.cell import TensorName
 from zoo.case import Call, Case
 
 # Draws that are run rounded too; from these follows how many the tensors need. Behind a kink, and where numbers

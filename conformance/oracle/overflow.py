@@ -12,7 +12,7 @@ import torch
 from conformance.axes import PRECISIONS
 from conformance.evaluate import backward, custom_ops, error_text, evaluation, inputs, weights
 from conformance.float64.wide import Oracle, prepared_model
-from conformance.records.observation import TensorName
+from conformance.records.cell import TensorName
 from zoo.case import Case
 
 AMP_FP16 = PRECISIONS["amp_fp16"]

@@ -20,7 +20,7 @@ from conformance.oracle import inference, overflow, sampling, selfcheck, states
 from conformance.oracle.many_draws import FIRST_NUMBER, Redraw, with_redraws
 from conformance.perturb import kinks, rounding
 from conformance.process.forks import ALONE, Forks
-from conformance.records.observation import TensorName
+from conformance.records.cell import TensorName
 from zoo import Case, Spec, SpecError
 
 FEWEST_ROWS = 3  # a batch of one is special to many models, so a batch must be left with two

@@ -25,7 +25,7 @@ from conformance.gates.distance import Distance, Figures, OracleTensor
 from conformance.gates.sums import Redraws, Rounded, Sums
 from conformance.oracle.many_draws import Redraw
 from conformance.oracle.reference import CaseReference
-from conformance.records.observation import TensorName
+from conformance.records.cell import TensorName
 
 ALIGNED = 64
 LENGTH_BYTES, SUM_BYTES = 8, 4

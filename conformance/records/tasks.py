@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Generic, TypeVar
 
 from conformance.axes import MODES
-from conformance.records import convert, measurements, observation, verdicts
-from conformance.records.cell import Cell
+from conformance.records import convert, measurements
+from conformance.records.cell import STATUSES, Cell, Observation
 from conformance.records.plan import NOTHING_GIVEN, Environment, OwnModel, Plan, SpecLocation
 from zoo.expect import Expect
 
@@ -189,7 +189,7 @@ PLAN = Target("conformance.plan.matrix:make", PlanRequest, Plan)
 ENVIRONMENT = Target("conformance.plan.matrix:observe_environment", Nothing, Environment)
 LIST_MODELS = Target("conformance.plan.find:list_models", PlanRequest, Listing)
 REFERENCE = Target("conformance.cell.observe:make_reference", ReferenceTask, ReferenceResult)
-CELL = Target("conformance.cell.observe:observe", CellTask, observation.Observation)
+CELL = Target("conformance.cell.observe:observe", CellTask, Observation)
 TIMING = Target("conformance.measure.side_by_side:observe", TimingTask, measurements.Timing)
 FOOTPRINT = Target("conformance.measure.costs:count", CellTask, measurements.Footprint)
 COMPILE = Target("conformance.measure.costs:time_compilation", CompileTask, measurements.CompileRun)
@@ -212,7 +212,7 @@ class MadeReference:
     """
 
     seconds: float
-    refused: observation.Observation | None = None
+    refused: Observation | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
@@ -310,7 +310,7 @@ class ProbeFinding:
     """
 
     probe: str
-    status: Annotated[str, convert.one_of(verdicts.STATUSES)]
+    status: Annotated[str, convert.one_of(STATUSES)]
     seen: str
     link: str
     summary: str = ""
@@ -319,7 +319,7 @@ class ProbeFinding:
     @property
     def red(self) -> bool:
         """Whether the declaration and this torch disagree."""
-        return verdicts.STATUSES[self.status].red
+        return STATUSES[self.status].red
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from conformance.errors import MachineError, counted, one_line, some, with_last_lines
-from conformance.records import plan, verdicts
-from conformance.records.cell import model_of
+from conformance.records import plan
+from conformance.records.cell import STATUSES, Verdict, model_of
 from conformance.show.matrix import Cause, causes
 from conformance.show.text import visible
 from conformance.store.run_files import Contents
@@ -52,14 +52,14 @@ def headline(contents: Contents, *, green: bool) -> str:
     known = contents.plan.environment
     red = sum(verdict.red for verdict in judged_verdicts(contents))
     missing = f", {len(contents.missing)} not judged" if contents.missing else ""
-    sign = verdicts.STATUSES["PASS" if green else "FAIL"].glyph
+    sign = STATUSES["PASS" if green else "FAIL"].glyph
     machine = " ".join(filter(None, [known.cpu, known.cpu_capability, *dict.fromkeys(known.gpus)]))
     about = " · ".join(code(part) for part in (f"torch {known.torch}", f"Python {known.python}", machine))
     depth = "" if contents.plan.depth == plan.ALL_CASES else f" · {contents.plan.depth}"
     return f"{sign} {counted(len(contents.selected), 'cell')}, {red} red{missing} · {about}{depth}"
 
 
-def judged_verdicts(contents: Contents) -> list[verdicts.Verdict]:
+def judged_verdicts(contents: Contents) -> list[Verdict]:
     """The verdicts of the selected cells, in the order of the plan."""
     chosen = set(contents.selected)
     return [contents.verdicts[p.id] for p in contents.plan.cells if p.id in chosen and p.id in contents.verdicts]
@@ -156,7 +156,7 @@ def junit(contents: Contents) -> str:
     _add_properties(suite, {**about, "seed": str(contents.plan.seed), "depth": contents.plan.depth})
     chosen = set(contents.selected)
     for name in (planned.id for planned in contents.plan.cells if planned.id in chosen):
-        verdict = contents.verdicts.get(name, verdicts.Verdict(name, "NOTRUN", "the cell was planned and not judged"))
+        verdict = contents.verdicts.get(name, Verdict(name, "NOTRUN", "the cell was planned and not judged"))
         _add_case(suite, verdict, contents.plan.models[model_of(name)].written)
     for element in (root, suite):
         for count, path in (("tests", ""), ("failures", "/failure"), ("errors", "/error"), ("skipped", "/skipped")):
@@ -175,7 +175,7 @@ def write_junit(contents: Contents, file: Path) -> None:
         raise MachineError(f"--junitxml {file}: {problem.strerror or problem}") from None
 
 
-def _add_case(suite: ET.Element, verdict: verdicts.Verdict, place: plan.Place | None) -> None:
+def _add_case(suite: ET.Element, verdict: Verdict, place: plan.Place | None) -> None:
     model = model_of(verdict.cell)
     case = ET.SubElement(suite, "testcase", classname=model, name=verdict.cell, time=f"{verdict.seconds:.3f}")
     if place is not None:

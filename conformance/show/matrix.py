@@ -11,9 +11,8 @@ from conformance.figures.speed import SPEED, Speed, completed_speeds
 from conformance.figures.speed import speeds as known_speeds
 from conformance.judging import resuming
 from conformance.records import measurements, tasks
-from conformance.records.cell import SizedModel, mode_of, model_of
+from conformance.records.cell import STATUSES, SizedModel, Verdict, mode_of, model_of
 from conformance.records.plan import ALL_CASES, Plan, PlannedCell
-from conformance.records.verdicts import STATUSES, Verdict
 from conformance.show.text import SIGNS, WIDTH, speed_text, table, visible, without_speed, wrap
 from conformance.store.run_files import Contents
 from conformance.verdict import failed_gate

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from conformance.records.cell import RAISES, Discrepancy, Rest, Verdict
 from conformance.records.convert import to_json
 from conformance.records.measurements import Reason, Result
-from conformance.records.observation import RAISES, Discrepancy, Rest
-from conformance.records.verdicts import Verdict
 from conformance.verdict import failed_gate
 
 NEAREST = 8  # tensors that are stored whole although nothing is to be said of them

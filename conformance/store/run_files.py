@@ -16,11 +16,10 @@ from typing import Any, NamedTuple, TypeVar
 from filelock import FileLock, Timeout
 
 from conformance.errors import RecordError, StoreError, UsageError
-from conformance.records.cell import Cell
+from conformance.records.cell import Cell, Verdict
 from conformance.records.convert import from_json, to_json
 from conformance.records.measurements import Reason, Result
 from conformance.records.plan import Plan
-from conformance.records.verdicts import Verdict
 from conformance.store import files
 from conformance.store.bounded import bound, bound_result, condense
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.errors import RecordError, UsageError
+from conformance.records.cell import Observation
 from conformance.records.convert import from_json
-from conformance.records.observation import Observation
 from conformance.store import files, run_files
 
 

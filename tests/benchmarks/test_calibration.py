@@ -11,8 +11,7 @@ from benchmarks import calibrate, children, damages, miniatures
 from benchmarks.calibration_tables import as_json, print_tables, quantile
 from benchmarks.results import CellTrial, Results
 from benchmarks.tasks import UNDAMAGED, DamagedCell, Survivor
-from conformance.records.cell import Cell
-from conformance.records.observation import OUTPUT, Discrepancy, Measure, Observation
+from conformance.records.cell import OUTPUT, Cell, Discrepancy, Measure, Observation
 from conformance.records.plan import Plan
 from conformance.records.tasks import PlanRequest
 from conformance.verdict import judge

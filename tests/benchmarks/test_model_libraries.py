@@ -8,7 +8,7 @@ from harness.whole_runs import plan_of_zoo, verdict, write
 
 from benchmarks import model_libraries
 from benchmarks.model_libraries import MODES, page
-from conformance.records.verdicts import Verdict
+from conformance.records.cell import Verdict
 
 UNSOURCED = "in phase prepare: OSError: Failed to get source for <function Config.__init__ at 0x7f>"
 TORCH = "2.99.0"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.outside.__main__ import Judged, print_tables
-from conformance.records.verdicts import Verdict
+from conformance.records.cell import Verdict
 
 ROOT = Path(__file__).parent.parent.parent
 PLAN = """

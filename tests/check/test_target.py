@@ -24,7 +24,7 @@ from conformance.own.spec import spec_of
 from conformance.own.trial import try_model
 from conformance.plan import matrix
 from conformance.process.child_side import ChildProcess
-from conformance.records.observation import TensorName
+from conformance.records.cell import TensorName
 from conformance.records.plan import OwnModel
 from conformance.records.tasks import PlanRequest
 from zoo.case import Call

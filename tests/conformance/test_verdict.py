@@ -9,9 +9,18 @@ import pytest
 
 from conformance.axes import BROKEN_GRAPH, NOT_PROVEN
 from conformance.cell.policy import IN_FLOAT32
+from conformance.records.cell import (
+    OTHER_WEIGHTS,
+    OUTPUT,
+    RAISES,
+    STATUSES,
+    Discrepancy,
+    Measure,
+    Observation,
+    TensorName,
+    Verdict,
+)
 from conformance.records.convert import from_json, to_json
-from conformance.records.observation import OTHER_WEIGHTS, OUTPUT, RAISES, Discrepancy, Measure, Observation, TensorName
-from conformance.records.verdicts import STATUSES, Verdict
 from conformance.show.matrix import causes
 from conformance.verdict import failed_gate, judge
 from zoo.expect import Expect

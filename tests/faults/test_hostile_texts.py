@@ -9,10 +9,8 @@ import pytest
 from harness.made_by_hand import ENVIRONMENT, NOWHERE, plan_for, with_models
 
 from conformance.commands import output, stored
-from conformance.records.cell import Cell
+from conformance.records.cell import STATUSES, Cell, Discrepancy, Measure, Observation, Verdict
 from conformance.records.measurements import Reason
-from conformance.records.observation import Discrepancy, Measure, Observation
-from conformance.records.verdicts import STATUSES, Verdict
 from conformance.show import matrix
 from conformance.store.run_files import Contents
 

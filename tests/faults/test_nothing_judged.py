@@ -9,8 +9,7 @@ from harness.made_by_hand import passed, plan_for
 
 from conformance.commands.stored import exit_code
 from conformance.errors import ExitCode
-from conformance.records.cell import Cell
-from conformance.records.observation import OUTPUT, Discrepancy, Measure, Observation, TensorName
+from conformance.records.cell import OUTPUT, Cell, Discrepancy, Measure, Observation, TensorName
 from conformance.store import run_files
 from conformance.verdict import judge
 

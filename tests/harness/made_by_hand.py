@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from conformance.records.cell import Cell
+from conformance.records.cell import Cell, Verdict
 from conformance.records.measurements import CellTiming, Ratio, Timing
 from conformance.records.plan import Environment, Plan, PlannedCell, PlannedModel, SpecLocation
-from conformance.records.verdicts import Verdict
 
 ENVIRONMENT = Environment(
     torch="2.13.0",

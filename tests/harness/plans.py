@@ -10,9 +10,8 @@ from pathlib import Path
 
 from conformance.judging.executor import Executor
 from conformance.process import child
-from conformance.records.cell import Cell
+from conformance.records.cell import Cell, Verdict
 from conformance.records.tasks import PLAN, PlanRequest
-from conformance.records.verdicts import Verdict
 
 SPECS = Path(__file__).parent.parent / "specs"
 

@@ -8,7 +8,7 @@ from conformance.axes import PRECISIONS
 from conformance.gates.budget import TensorReference
 from conformance.gates.criteria import criteria_for
 from conformance.gates.distance import OracleTensor, farthest
-from conformance.records.observation import OUTPUT
+from conformance.records.cell import OUTPUT
 
 
 def reference_of(oracle, noise=4.0, *, kinked=False, scale=1.0):

@@ -7,8 +7,8 @@ import torch
 from conformance.axes import MODES
 from conformance.cell.session import open_task
 from conformance.process import child
+from conformance.records.cell import TensorName
 from conformance.records.convert import to_json
-from conformance.records.observation import TensorName
 from conformance.records.tasks import CellTask, Target
 
 

@@ -1,9 +1,8 @@
 """Run folders of three cells, written by a test."""
 
-from conformance.records.cell import Cell
+from conformance.records.cell import Cell, Verdict
 from conformance.records.convert import to_json
 from conformance.records.plan import PlannedCell
-from conformance.records.verdicts import Verdict
 from conformance.store import run_files
 from harness.made_by_hand import plan_for
 

@@ -2,11 +2,9 @@
 
 from dataclasses import replace
 
-from conformance.records.cell import Cell
+from conformance.records.cell import Cell, Discrepancy, Measure, Observation, TensorName, Verdict
 from conformance.records.convert import to_json
-from conformance.records.observation import Discrepancy, Measure, Observation, TensorName
 from conformance.records.plan import PlannedCell, Shard
-from conformance.records.verdicts import Verdict
 from conformance.store import files, run_files
 from harness.made_by_hand import ENVIRONMENT, plan_for
 

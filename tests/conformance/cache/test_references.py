@@ -7,7 +7,7 @@ import pytest
 
 from conformance.cache.references import References
 from conformance.errors import MachineError
-from conformance.records.observation import Observation
+from conformance.records.cell import Observation
 from conformance.records.tasks import MadeReference
 
 AT_ONCE = 4

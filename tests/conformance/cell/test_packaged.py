@@ -12,8 +12,7 @@ from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
 from conformance.plan import matrix
 from conformance.process.child_side import ChildProcess
-from conformance.records.cell import Cell
-from conformance.records.observation import OUTPUT
+from conformance.records.cell import OUTPUT, Cell
 from conformance.records.tasks import PlanRequest
 from zoo import internals
 

@@ -7,8 +7,7 @@ from harness.spec_files import file_of
 from conformance.cell import session
 from conformance.cell.proofs import register_backend
 from conformance.process import child
-from conformance.records.cell import Cell
-from conformance.records.observation import case_of
+from conformance.records.cell import Cell, case_of
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import CELL, REFERENCE, CellTask, ReferenceTask
 from zoo.catalog import get_spec

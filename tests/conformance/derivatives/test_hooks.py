@@ -6,7 +6,7 @@ from harness.oracles import Tripled, reference_of
 from torch import nn
 
 from conformance.errors import SelfCheckError
-from conformance.records.observation import HOOKED, STOPPED
+from conformance.records.cell import HOOKED, STOPPED
 
 
 class Net(nn.Module):

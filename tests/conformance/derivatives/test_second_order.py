@@ -5,7 +5,7 @@ import torch
 
 from conformance.evaluate import evaluation, inputs
 from conformance.evaluate.evaluation import Question
-from conformance.records.observation import TensorName
+from conformance.records.cell import TensorName
 from zoo.case import Call
 
 WANTED = (TensorName("second", "x"),)

@@ -11,7 +11,7 @@ from torch.nn.functional import cosine_similarity, gumbel_softmax, mse_loss
 
 from conformance.derivatives.movable_model import freeze
 from conformance.errors import SelfCheckError
-from conformance.records.observation import STOPPED
+from conformance.records.cell import STOPPED
 from zoo import Convention
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- its usual name
 
 from conformance.errors import SelfCheckError
-from conformance.records.observation import TensorName
+from conformance.records.cell import TensorName
 
 
 class Layer(nn.Module):

@@ -14,8 +14,7 @@ from conformance.errors import SelfCheckError
 from conformance.evaluate import backward, evaluation, transforms
 from conformance.float64 import wide
 from conformance.oracle import reference
-from conformance.records.cell import Cell
-from conformance.records.observation import OUTPUT, TensorName
+from conformance.records.cell import OUTPUT, Cell, TensorName
 from zoo import Case, Spec, SpecError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*autocast.* is deprecated")  # which torch 2.4 calls itself

@@ -8,9 +8,9 @@ from harness.whole_runs import at_first_case, plan_of_zoo, verdict, write
 
 from conformance import cli
 from conformance.figures.changes import KINDS, compare
+from conformance.records.cell import Discrepancy, TensorName
 from conformance.records.convert import to_json
 from conformance.records.measurements import CellTiming, Ratio, Result, Timing
-from conformance.records.observation import Discrepancy, TensorName
 from conformance.records.plan import PlannedCell
 from conformance.store import run_files, summaries
 

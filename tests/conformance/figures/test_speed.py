@@ -7,9 +7,8 @@ import pytest
 from harness.made_by_hand import passed, plan_for, timed, with_models
 
 from conformance.figures import speed
-from conformance.records.cell import Cell
+from conformance.records.cell import Cell, Observation
 from conformance.records.measurements import CellTiming, Reason, Timing
-from conformance.records.observation import Observation
 from conformance.records.plan import PlannedCell
 from conformance.store.run_files import Contents
 from zoo.catalog import get_spec

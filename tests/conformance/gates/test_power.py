@@ -11,7 +11,7 @@ from conformance.axes import PRECISIONS
 from conformance.gates.budget import budget_for
 from conformance.gates.compare import accepts, name_of
 from conformance.gates.power import Power, global_canaries, local_canaries, power_of
-from conformance.records.observation import OTHER_WEIGHTS
+from conformance.records.cell import OTHER_WEIGHTS
 
 FAINT_ROW = "smallest slice 3 of axis 0 zeroed"
 

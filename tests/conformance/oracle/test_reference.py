@@ -9,7 +9,7 @@ from conformance.axes import PRECISIONS
 from conformance.float64.wide import Oracle
 from conformance.oracle import overflow, reference
 from conformance.oracle.overflow import HEADROOM, LEAST, Scale, scale_for
-from conformance.records.observation import OUTPUT, TensorName
+from conformance.records.cell import OUTPUT, TensorName
 from zoo import Case, Spec
 
 

@@ -10,7 +10,7 @@ from conformance.gates.sums import Redraws, Sums, rounded_sums
 from conformance.oracle import reference_file
 from conformance.oracle.many_draws import Redraw
 from conformance.oracle.reference import CaseReference
-from conformance.records.observation import OUTPUT, TensorName
+from conformance.records.cell import OUTPUT, TensorName
 
 TENSORS = {
     "numbers": torch.arange(12.0).reshape(3, 4),

@@ -22,13 +22,11 @@ from hypothesis import strategies as st
 from conformance import records
 from conformance.errors import RecordError
 from conformance.process.child_side import ChildProcess
-from conformance.records.cell import Cell
+from conformance.records.cell import Cell, Measure, Status, Verdict
 from conformance.records.convert import ABOVE_ZERO, Digits, Limit, Name, Rounded, from_json, to_json
 from conformance.records.measurements import CellTiming, Footprint, Ratio, Reason, Result, Timing
-from conformance.records.observation import Measure
 from conformance.records.plan import Plan, PlannedCell
 from conformance.records.tasks import PlanRequest, Target
-from conformance.records.verdicts import Status, Verdict
 from zoo.expect import ENDINGS, OUTCOMES, Expect
 
 NO_RECORDS = {Digits, Limit, Target, Status}  # of Python alone; they are never stored or sent

@@ -8,9 +8,8 @@ from harness.made_by_hand import passed, plan_for, with_models
 
 from conformance.figures.bench_jobs import ceilings_job, compile_job, footprint_job
 from conformance.records import measurements
-from conformance.records.cell import Cell, SizedModel
+from conformance.records.cell import Cell, SizedModel, Verdict
 from conformance.records.measurements import CompileCost, CompileRun, Footprint, PerPass, Ratio, Reason
-from conformance.records.verdicts import Verdict
 from conformance.show import bench
 from conformance.store.run_files import Contents
 

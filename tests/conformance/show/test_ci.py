@@ -12,9 +12,8 @@ from harness.made_by_hand import ENVIRONMENT, passed, plan_for, with_models
 
 from conformance.commands import stored
 from conformance.errors import MachineError, one_line
-from conformance.records.cell import Cell
+from conformance.records.cell import STATUSES, Cell, Verdict
 from conformance.records.plan import Place
-from conformance.records.verdicts import STATUSES, Verdict
 from conformance.show import ci
 from conformance.show.text import visible
 from conformance.store.run_files import Contents

@@ -7,11 +7,9 @@ import pytest
 from harness.made_by_hand import passed, plan_for, timed, with_models
 
 from conformance.axes import NOT_PROVEN
-from conformance.records.cell import Cell, SizedModel
+from conformance.records.cell import Cell, Discrepancy, Measure, Observation, SizedModel, TensorName, Verdict
 from conformance.records.measurements import Reason
-from conformance.records.observation import Discrepancy, Measure, Observation, TensorName
 from conformance.records.plan import PlannedCell, SpecLocation
-from conformance.records.verdicts import Verdict
 from conformance.show import matrix
 from conformance.show.matrix import Cause, causes
 from conformance.store.run_files import Contents

@@ -6,10 +6,8 @@ import pytest
 from harness.made_by_hand import plan_for
 
 from conformance.figures.changes import compare
-from conformance.records.cell import Cell
+from conformance.records.cell import OUTPUT, RAISES, Cell, Discrepancy, Measure, Observation, TensorName, Verdict
 from conformance.records.convert import to_json
-from conformance.records.observation import OUTPUT, RAISES, Discrepancy, Measure, Observation, TensorName
-from conformance.records.verdicts import Verdict
 from conformance.store import bounded, run_files, summaries
 from conformance.store.bounded import NEAREST, condense
 from conformance.verdict import judge

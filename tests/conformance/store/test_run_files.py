@@ -10,10 +10,9 @@ import pytest
 from harness.stored_runs import NAMES, cell, plan_of, verdict, write
 
 from conformance.errors import UsageError
+from conformance.records.cell import Observation, Verdict
 from conformance.records.convert import to_json
 from conformance.records.measurements import Footprint, Reason, Timing
-from conformance.records.observation import Observation
-from conformance.records.verdicts import Verdict
 from conformance.store import files, run_files
 
 FORK = multiprocessing.get_context("fork")
