@@ -69,7 +69,7 @@ def test_a_python_is_named_with_those_that_are_supported(monkeypatch, capsys, ve
     monkeypatch.setattr(torch_versions.platform, "python_version", lambda: version)
     assert torch_versions.complaint() == told
     if told:
-        monkeypatch.setattr(__main__.surroundings, "shut_out", lambda: None)
+        monkeypatch.setattr(__main__, "shut_out", lambda: None)
         assert __main__.main() == 4
         assert capsys.readouterr().err == f"conformance: {told}\n"
 
