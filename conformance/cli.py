@@ -1,18 +1,216 @@
-"""Reads the command line, runs the command, and returns its exit code."""
+"""Reads the command line, describes every command with its arguments, runs the command, and returns its exit code."""
+
+from __future__ import annotations
 
 import argparse
+import re
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
+from typing import NoReturn, TypeVar
 
+from conformance import __version__
 from conformance.commands import bisect, expect, judging, probes, run, stored
-from conformance.commands.arguments import STORE, parser
-from conformance.commands.output import choose_colour, say
+from conformance.commands.output import COLOURS, choose_colour, say
 from conformance.errors import ExitCode, MachineError, UsageError, suggestion
 from conformance.judging import declarations
 from conformance.records.plan import OwnModel
-from conformance.records.tasks import PlanRequest
+from conformance.records.tasks import CELL_SECONDS, PlanRequest
 from conformance.torch_versions import complaint
+
+STORE = Path(".conformance")  # where runs are stored unless the command says otherwise
+FURTHER = "Further options go to pytest; give their values as --option=value."
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors end with our exit code, not with argparse's 2, which means interrupted."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a `UsageError` for arguments that argparse cannot parse."""
+        raise UsageError(f"{message}; {self.prog} --help lists the options")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands. An error of its ends as a `UsageError`."""
+    whole = _Parser(prog="conformance", description="Check that models compute the same in every mode and precision.")
+    whole.add_argument("--version", action="version", version=f"conformance {__version__}")
+    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    judge = commands.add_parser("run", help="check models, and time the cells that pass", epilog=FURTHER)
+    _add_run_options(judge)
+    _add_extent(judge)
+    judge.add_argument("--shard", type=shard, metavar="I/N", help="only part I of N of the models; merge joins them")
+    judge.add_argument("--balance", type=Path, metavar="RUN", help="balance the shards by the seconds of this run")
+    bench = commands.add_parser("bench", help="check, then measure speed, memory and compile cost", epilog=FURTHER)
+    _add_run_options(bench)
+    bench.set_defaults(measure="bench", full=True, shard=None, balance=None)
+    models = commands.add_parser("list", help="list models with their summaries and cases")
+    models.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
+    again = commands.add_parser("show", help="print a stored run")
+    again.add_argument("run", type=Path)
+    again.add_argument("--md", action="store_true", help="print Markdown, for the summary of a CI step or an issue")
+    _add_junit(again)
+    trace = commands.add_parser("bisect", help="find the version of torch that changed the verdict on a cell")
+    _add_bisect_options(trace)
+    look = commands.add_parser("probes", help="look for known faults in the installed torch")
+    look.add_argument("names", nargs="*", metavar="NAME", help="of a probe; all if none is given")
+    look.add_argument("--write", type=Path, metavar="FILE", help="store the results in this file, for compat")
+    look.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    look.add_argument("--timeout", type=seconds, default=300.0, help="seconds that a probe may take (default: 300)")
+    _add_commands_on_runs(commands)
+    for command in commands.choices.values():
+        command.add_argument("--color", choices=COLOURS, default="auto", help="of the output (default: auto)")
+        command.set_defaults(known=sorted(command._option_string_actions))  # noqa: SLF001 -- argparse has no other way
+    return whole
+
+
+def _add_commands_on_runs(commands: argparse._SubParsersAction[_Parser]) -> None:
+    """The commands that join and compare stored runs, and declare what they found."""
+    declare = commands.add_parser("expect", help="write the red cells of a run as declared divergences, for review")
+    declare.add_argument("action", choices=["record"], metavar="record")
+    declare.add_argument("run", type=Path, metavar="RUN")
+    declare.add_argument("file", type=Path, metavar="FILE", help="entries are added to it; it is made if there is none")
+    join = commands.add_parser("merge", help="join the shards of one plan into one run")
+    join.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the run of a shard")
+    join.add_argument("--into", type=Path, metavar="FOLDER", required=True, help="the joined run; it must not exist")
+    join.add_argument("--any-cpu", action="store_true", help="the shards may come from different processors")
+    compare = commands.add_parser("diff", help="compare two stored runs")
+    compare.add_argument("before", type=Path, metavar="A")
+    compare.add_argument("after", type=Path, metavar="B")
+    follow = commands.add_parser("compat", help="show what works since which torch version")
+    follow.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="a stored run, or a file of probes --write or compat --json"
+    )
+    for command in (compare, follow):
+        command.add_argument("--md", type=Path, metavar="FILE", help="also write Markdown to this file")
+        command.add_argument("--json", type=Path, metavar="FILE", help="also write JSON to this file")
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "sources",
+        nargs="*",
+        help="models of the zoo or patterns of them, files, modules, file.py:NAME, module:NAME or saved models; the "
+        "whole zoo if none is given",
+    )
+    _add_own_model(parser)
+    for axis in ("mode", "precision", "device"):
+        parser.add_argument(f"--{axis}", action="append", default=[], help=f"only this {axis}; may be repeated")
+    parser.add_argument("-k", dest="expression", metavar="EXPRESSION", default="", help="only cells whose id matches")
+    processes = "number of processes (default: as many as save time)"
+    parser.add_argument("-n", dest="workers", metavar="N", type=workers, help=processes)
+    parser.add_argument(
+        "-p", dest="plugins", metavar="NAME", action="append", default=[], help="load this pytest plugin; no other is"
+    )
+    parser.add_argument("-x", dest="first", action="store_true", help="stop at the first red cell")
+    parser.add_argument("-v", dest="verbose", action="store_true", help="print a line for every cell and every speed")
+    parser.add_argument("--seed", type=seed, default=0, help="of weights, inputs and cotangents (default: 0)")
+    parser.add_argument(
+        "--timeout", type=seconds, default=CELL_SECONDS, help="seconds that a cell may take (default: 300)"
+    )
+    parser.add_argument(
+        "--expect", type=Path, metavar="FILE", help="divergences that are declared in a file; see expect record"
+    )
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="finish a stored run")
+    parser.add_argument("--store", type=Path, default=STORE, help=f"folder for runs (default: {STORE})")
+    parser.add_argument("--fresh", action="store_true", help="reuse no compiled code and no reference of earlier runs")
+    parser.add_argument(
+        "--every-tensor", action="store_true", help="store the numbers of all tensors (default: near their budgets)"
+    )
+    unproven = "red are modes without a proof too, and graph breaks that no spec declares"
+    parser.add_argument("--strict", action="store_true", help=unproven)
+    _add_junit(parser)
+
+
+def _add_extent(judge: argparse.ArgumentParser) -> None:
+    """How much of what is asked for is judged and timed."""
+    judge.add_argument(
+        "--full", action="store_true", help="all cases and all speeds; only the whole zoo has less without it"
+    )
+    speed = judge.add_mutually_exclusive_group()
+    speed.add_argument("--no-speed", dest="measure", action="store_const", const="", help="only check")
+    speed.add_argument(
+        "--speed", dest="measure", action="store_const", const="speed", help="time all that passes, your own models too"
+    )
+
+
+def _add_bisect_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "cell", metavar="CELL", help="MODEL[MODE-PRECISION-DEVICE]; SOURCE:: before it if not of the zoo"
+    )
+    parser.add_argument("--torch", required=True, metavar="VERSIONS", help="such as 2.6.0..2.15.0 or 2.6.0,2.8.0")
+    parser.add_argument("--all", dest="every", action="store_true", help="judge every version (default: binary search)")
+    parser.add_argument("--keep", action="store_true", help="keep the environments")
+    parser.add_argument(
+        "--with", dest="others", metavar="PACKAGE", action="append", default=[], help="install this beside torch"
+    )
+
+
+def _add_own_model(parser: argparse.ArgumentParser) -> None:
+    """What may be said of models without a spec."""
+    parser.add_argument(
+        "--input",
+        dest="inputs",
+        metavar="INPUT",
+        action="append",
+        default=[],
+        help="an input of a model without a spec: [NAME=]SHAPE[:DTYPE[:LOW..HIGH]], such as 2,3,64,64",
+    )
+    training = parser.add_mutually_exclusive_group()
+    for name in ("train", "eval"):
+        text = f"put a model without a spec into {name} mode"
+        training.add_argument(f"--{name}", dest="training", action="store_const", const=name, default="", help=text)
+
+
+def _add_junit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--junitxml", "--junit-xml", type=Path, metavar="FILE", help="write the verdicts to this file, as JUnit's XML"
+    )
+
+
+# Reads the values of options. Each function raises `ArgumentTypeError` with what was asked and what was given.
+
+NumberT = TypeVar("NumberT", int, float)
+
+MOST_WORKERS, LARGEST_SEED, LONGEST = 1024, 2**63 - 1, 1e7
+
+
+def workers(text: str) -> str:
+    """A number of processes."""
+    return str(_number(int, text, 0, MOST_WORKERS, f"a number of processes from 0 to {MOST_WORKERS}"))
+
+
+def seed(text: str) -> int:
+    """A seed that torch takes."""
+    return _number(int, text, 0, LARGEST_SEED, f"a whole number from 0 to {LARGEST_SEED}")
+
+
+def seconds(text: str) -> float:
+    """A number of seconds that passes."""
+    return _number(float, text, sys.float_info.min, LONGEST, f"a number of seconds above 0, at most {LONGEST:g}")
+
+
+def shard(text: str) -> tuple[int, int]:
+    """Which part of how many."""
+    found = re.fullmatch(r"(\d{1,5})/(\d{1,5})", text, re.ASCII)
+    index, count = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= index <= count:
+        raise ArgumentTypeError(f"want a shard such as 1/4, got {text!r}")
+    return index, count
+
+
+def _number(kind: Callable[[str], NumberT], text: str, least: NumberT, most: NumberT, wanted: str) -> NumberT:
+    try:
+        number = kind(text)
+    except ValueError:
+        raise ArgumentTypeError(f"want {wanted}, got {text!r}") from None
+    if not least <= number <= most:
+        raise ArgumentTypeError(f"want {wanted}, got {text!r}")
+    return number
+
+
+# Runs the command that the line names.
 
 NEED_TORCH = ("run", "bench", "list", "probes", "bisect")
 
