@@ -18,7 +18,7 @@ import torch
 from conformance.axes import DEVICES, MODES, PRECISIONS, Mode, Precision, choose, exists, usual
 from conformance.cache.sources import digest, digests_of_imported
 from conformance.errors import UsageError
-from conformance.own.trial import try_model
+from conformance.own.spec import try_model
 from conformance.plan import find
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell, SizedModel

@@ -20,8 +20,7 @@ from conformance.oracle import reference
 from conformance.own import spec
 from conformance.own.capture import Definitions, NoSourceError
 from conformance.own.forms import wrap
-from conformance.own.spec import spec_of
-from conformance.own.trial import try_model
+from conformance.own.spec import spec_of, try_model
 from conformance.plan import matrix
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import TensorName
