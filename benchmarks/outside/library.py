@@ -17,7 +17,7 @@ from typing import Any
 from spec_parts import hurried, normal, tokens
 from torch import Tensor, nn
 
-from conformance.own.libraries import declare_operators
+from conformance.own.forms import declare_operators
 
 PACKAGES = ("torchvision", "timm", "transformers")
 

@@ -12,7 +12,7 @@ from typing import Any
 from conformance import axes, errors
 from conformance.commands import checking
 from conformance.judging import declarations
-from conformance.own import capture, libraries, spec
+from conformance.own import capture, forms, spec
 from conformance.records import plan, tasks
 from zoo import Call, Convention, Expect, SpecError
 
@@ -91,7 +91,7 @@ def _locate(
 ) -> plan.SpecLocation:
     """The location of the model; without a name if the target is the name of one that every process finds."""
     named = isinstance(target, (str, os.PathLike))
-    if not (call.args or call.kwargs or (named and libraries.is_named(str(target)))):
+    if not (call.args or call.kwargs or (named and forms.is_named(str(target)))):
         raise errors.UsageError("check: no inputs; give those of one call, as in check(model, x)")
     folder.mkdir()
     if named and str(target).startswith(MAIN):

@@ -19,8 +19,7 @@ from conformance import axes, errors
 from conformance.errors import UsageError, describe_error, near_names, one_line, some
 from conformance.evaluate import error_text, evaluation, inputs, weights
 from conformance.float64 import graphs, wide
-from conformance.own import libraries
-from conformance.own.forms import Forms, forms_of
+from conformance.own.forms import Architecture, Forms, architecture, forms_of
 from conformance.records.plan import OwnModel
 from zoo import Call, Case, Convention, Spec, SpecError, internals
 from zoo.states import STATES
@@ -34,7 +33,7 @@ def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
     Raises UsageError if there is no such model, it cannot be loaded, or its inputs cannot be read.
     """
     define(own.definitions)
-    known = libraries.architecture(own.library, train=own.training == "train") if own.library else None
+    known = architecture(own.library, train=own.training == "train") if own.library else None
     case, declared = _case(own, known)
     if own.saved:
         forms = forms_of(builder(Path(own.saved)), case)
@@ -69,7 +68,7 @@ def attribute(module: ModuleType | None, name: str) -> Any:
         raise UsageError(f"{getattr(module, '__file__', None) or module} has no {name}{meant}") from None
 
 
-def _case(own: OwnModel, known: libraries.Architecture | None) -> tuple[Case, tuple[Any, ...]]:
+def _case(own: OwnModel, known: Architecture | None) -> tuple[Case, tuple[Any, ...]]:
     """The case with the inputs, and what is declared: records of `Expect` and `Convention`."""
     call, declared = unpickle(Path(own.call)) if own.call else (Call(), ())
     if call.args or call.kwargs:

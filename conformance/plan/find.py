@@ -14,7 +14,7 @@ from conformance import axes, errors
 from conformance.cache import sources
 from conformance.errors import UsageError
 from conformance.evaluate import process_state
-from conformance.own import libraries
+from conformance.own import forms
 from conformance.own.spec import attribute, spec_of
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import SizedModel
@@ -146,7 +146,7 @@ def _names_in_the_zoo(source: str) -> list[str]:
     A name with a dot and without a wildcard is a module of Python: people have a package `models` of their own. Raises
     UsageError if the pattern names nothing.
     """
-    wild = any(mark in source for mark in "*?[") and not libraries.is_named(source)
+    wild = any(mark in source for mark in "*?[") and not forms.is_named(source)
     if (wild or "." not in source) and source != "*" and catalog.is_module(source):
         return catalog.list_models(module=source)
     if not wild:
@@ -191,7 +191,7 @@ def _find_one(source: str, given: OwnModel) -> list[Found]:
     elif source.endswith(SAVED) or Path(source).is_file():
         own = replace(given, name=name_from(Path(source).stem), saved=str(Path(source).resolve()))
         return [_own(SpecLocation(own=own))]
-    elif libraries.is_named(source):
+    elif forms.is_named(source):
         name = name_from(source.partition("?")[0].partition(":")[2])
         return [_own(SpecLocation(own=replace(given, name=name, library=source, training=given.training or "eval")))]
     elif ":" in source or "." in source:

@@ -13,8 +13,8 @@ from torch import nn
 
 from conformance import check
 from conformance.errors import UsageError
-from conformance.own import libraries
-from conformance.own.libraries import architecture, settle_statistics
+from conformance.own import forms
+from conformance.own.forms import architecture, settle_statistics
 from conformance.own.spec import spec_of
 from conformance.plan import matrix
 from conformance.process.child_side import ChildProcess
@@ -117,7 +117,7 @@ def transformers(config, main_input):
 
 def test_a_configuration_of_transformers_is_small_and_takes_settings(monkeypatch):
     config = SimpleNamespace(hidden_size=768, num_hidden_layers=12, vocab_size=30000, is_encoder_decoder=True)
-    monkeypatch.setattr(libraries, "_import", lambda *_: transformers(config, "input_ids"))
+    monkeypatch.setattr(forms, "_import", lambda *_: transformers(config, "input_ids"))
     known = architecture("transformers:tiny?layers=3")
     assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (3, 32, 64)
     call = known.inputs(torch.Generator())
@@ -132,7 +132,7 @@ def test_a_configuration_of_transformers_is_small_and_takes_settings(monkeypatch
 
 def test_inputs_that_nobody_knows_must_be_described(monkeypatch):
     config = SimpleNamespace(hidden_size=8)
-    monkeypatch.setattr(libraries, "_import", lambda *_: transformers(config, "input_features"))
+    monkeypatch.setattr(forms, "_import", lambda *_: transformers(config, "input_features"))
     with pytest.raises(UsageError, match="takes input_features; describe its inputs, such as --input input_features="):
         architecture("transformers:tiny").inputs(torch.Generator())
 
@@ -191,7 +191,7 @@ def test_operators_are_declared_where_no_library_of_torchvision_loads(tmp_path, 
     monkeypatch.delitem(sys.modules, "torchvision", raising=False)
     monkeypatch.setattr(torch.ops, "load_library", load)
     monkeypatch.setattr(torch.library, "define", lambda name, _: found.append(name.removeprefix("torchvision::")))
-    libraries.declare_operators()
+    forms.declare_operators()
     assert (tried, found) == ([str(package / name) for name in names], declared)
 
 
