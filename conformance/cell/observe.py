@@ -20,7 +20,8 @@ from conformance.evaluate import attributes, error_text, evaluation, inputs, tra
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64 import graphs, wide
 from conformance.gates import compare, sums
-from conformance.oracle import many_draws, reference, reference_file
+from conformance.oracle import reference, reference_file
+from conformance.oracle.draws import Redraw
 from conformance.plan.find import spec_at
 from conformance.process import child_side, environment, forks, machine_lock
 from conformance.records import cell
@@ -347,7 +348,7 @@ def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
             return  # a second change would fail too, and hide which one is to blame
 
 
-def _evaluate_or_none(session: CellSession, redraw: many_draws.Redraw, asked: Question) -> Evaluation | None:
+def _evaluate_or_none(session: CellSession, redraw: Redraw, asked: Question) -> Evaluation | None:
     """The evaluation; None if the mode raises an error, which may be its way to say that its shapes are fixed."""
     try:
         return _evaluate(session, redraw, asked)
@@ -360,11 +361,11 @@ def _evaluate_or_none(session: CellSession, redraw: many_draws.Redraw, asked: Qu
         return None
 
 
-def _ask(session: CellSession, case: Case, question: Question, redraw: many_draws.Redraw) -> Question:
+def _ask(session: CellSession, case: Case, question: Question, redraw: Redraw) -> Question:
     return redraw.question(question, session.place(redraw.inputs(case, session.seed)), session.eager)
 
 
-def _evaluate(session: CellSession, redraw: many_draws.Redraw, asked: Question) -> Evaluation:
+def _evaluate(session: CellSession, redraw: Redraw, asked: Question) -> Evaluation:
     """Evaluate with the parameters and buffers of a draw, and set them back."""
     owner = session.made.parameters_of
     state = weights.state_of(owner)

@@ -29,7 +29,7 @@ from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64.wide import ModuleMemory
 from conformance.gates.distance import same_bytes
-from conformance.oracle.many_draws import Redraw
+from conformance.oracle.draws import Redraw
 from conformance.oracle.reference import CaseReference
 from conformance.records.cell import ASKED_OTHERWISE, HOOKED, Discrepancy, Measure, TensorName, way_of
 from zoo.case import Case

@@ -16,8 +16,8 @@ from conformance.evaluate import attributes, containers, error_text, evaluation,
 from conformance.float64.wide import Oracle, wide_call
 from conformance.gates import budget, distance, sums
 from conformance.gates.budget import FLOAT32, NOISE, TensorReference
-from conformance.oracle import inference, overflow, sampling, selfcheck, states
-from conformance.oracle.many_draws import FIRST_NUMBER, Redraw, with_redraws
+from conformance.oracle import draws, inference, selfcheck, states
+from conformance.oracle.draws import FIRST_NUMBER, Redraw, with_redraws
 from conformance.perturb import kinks, rounding
 from conformance.process.forks import ALONE, Forks
 from conformance.records.cell import TensorName
@@ -97,14 +97,14 @@ def make(
     cases: dict[str, CaseReference] = {}
     smallest: tuple[float, evaluation.Question, evaluation.Evaluation] | None = None
     for case in spec.cases:
-        picks = sampling.choose(oracle, case, forks)
+        picks = draws.choose_picks(oracle, case, forks)
         question = oracle.question(case, picks)
         found, kinked, inner = _watch(oracle, question, precisions)
         if kept := {} if spec.fit else states.find_states(oracle, initial, case, question):
             question = replace(question, states=kept)
             found, kinked, inner = _watch(oracle, question, precisions)
         selfcheck.check_outputs(oracle, twin, question, found)
-        scale = overflow.choose_scale(oracle, case, picks, found, inner)
+        scale = draws.choose_scale(oracle, case, picks, found, inner)
         known = Spread(oracle, question, found, scale.factor, kinked=kinked).reference(picks, precisions, forks)
         if spec.fit is None:
             oracle.kept = tables_of(oracle, question)
@@ -148,7 +148,7 @@ def _follow(
     )
     asked = replace(states.other_question(oracle, case, question), states=left)
     found, kinked, _ = _watch(there, asked)
-    spread = Spread(there, asked, found, overflow.scale_for(found.tensors), kinked=kinked)
+    spread = Spread(there, asked, found, draws.scale_for(found.tensors), kinked=kinked)
     return spread.reference(inputs.FAR_DRAW, precisions, forks)
 
 
@@ -172,10 +172,10 @@ def make_for_timing(
         NoOracleError, SpecError: the model does not run in float64.
     """
     oracle, case = Oracle(spec, seed), spec.cases[0]
-    picks = sampling.choose(oracle, case, forks)
+    picks = draws.choose_picks(oracle, case, forks)
     question = replace(oracle.question(case, picks), second=False, stacked=None, forward_mode=False)
     found, kinked, inner = _watch(oracle, question, precisions)
-    scale = overflow.choose_scale(oracle, case, picks, found, inner)
+    scale = draws.choose_scale(oracle, case, picks, found, inner)
     spread = Spread(oracle, question, found, scale.factor, kinked=kinked)
     return {case.name: spread.reference(picks, precisions, forks)}
 
@@ -187,7 +187,7 @@ def _watch(
 
     That gradient is None if no precision scales it.
     """
-    inner = overflow.InnerGradients() if overflow.AMP_FP16 in precisions else None
+    inner = draws.InnerGradients() if draws.AMP_FP16 in precisions else None
     with kinks.KinkWatch() as watch, inner or contextlib.nullcontext():
         found = oracle.evaluate(question, noted=True)
     return found, watch.kinked, inner.largest if inner else None
@@ -215,7 +215,7 @@ def _with_changed_weights(
         asked = replace(redraw.question(question, call, there.namer), second=False)
         try:
             found, kinked, _ = _watch(there, asked)
-            spread = Spread(there, asked, found, overflow.scale_for(found.tensors), kinked=kinked)
+            spread = Spread(there, asked, found, draws.scale_for(found.tensors), kinked=kinked)
             made.append((redraw, spread.reference(redraw.picks, precisions, forks)))
         except Exception as problem:  # the model's own code may raise anything
             if error_text.is_out_of_memory(problem):

@@ -8,7 +8,7 @@ from conformance.evaluate import inputs
 from conformance.evaluate.inputs import APART, AXES, move_apart, representable, seed_generator
 from conformance.evaluate.weights import fingerprint
 from conformance.float64.wide import Oracle
-from conformance.oracle import sampling
+from conformance.oracle import draws
 from zoo import Call, Case, Spec
 
 LAYOUTS = {
@@ -79,7 +79,7 @@ def spec_of(model, drawn):
 def chosen(function, rows=64):
     """The case of a function, and the number of the draw that is chosen."""
     spec = spec_of(function, lambda g: (torch.randn(rows, 32, generator=g),))
-    return spec.cases[0], sampling.choose(Oracle(spec, seed=0), spec.cases[0])
+    return spec.cases[0], draws.choose_picks(Oracle(spec, seed=0), spec.cases[0])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_draw_with_ties_that_rounding_made_is_moved_apart(function, way):
 
 
 def test_ties_of_the_model_itself_are_left_alone():
-    assert chosen(lambda x: torch.cat([x, x]).amax(0).sin() * 2)[1] % APART < sampling.REDRAWS
+    assert chosen(lambda x: torch.cat([x, x]).amax(0).sin() * 2)[1] % APART < draws.REDRAWS
     assert chosen(lambda x: (x * 2).exp())[1] == 0
 
 
@@ -108,12 +108,12 @@ def one_on_a_kink(x):
 def test_a_number_on_a_kink_in_every_draw_is_too_much_among_few_and_not_among_many():
     with pytest.raises(SelfCheckError, match="case typical: numbers sit exactly on a kink"):
         chosen(one_on_a_kink)
-    assert chosen(one_on_a_kink, rows=256)[1] % APART < sampling.REDRAWS
+    assert chosen(one_on_a_kink, rows=256)[1] % APART < draws.REDRAWS
 
 
 def test_a_number_on_a_kink_with_one_slope_on_both_sides_is_no_toss():
     """As in PPO's loss, where the ratio is between its limits."""
-    assert chosen(lambda x: torch.minimum(x * 2, x.clamp(-9, 9) * 2))[1] % APART < sampling.REDRAWS
+    assert chosen(lambda x: torch.minimum(x * 2, x.clamp(-9, 9) * 2))[1] % APART < draws.REDRAWS
     with pytest.raises(SelfCheckError, match="exactly on a kink"):
         chosen(lambda x: torch.minimum(x * 2, x.detach() * 2))
 

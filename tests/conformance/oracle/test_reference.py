@@ -7,8 +7,8 @@ from torch import nn
 
 from conformance.axes import PRECISIONS
 from conformance.float64.wide import Oracle
-from conformance.oracle import overflow, reference
-from conformance.oracle.overflow import HEADROOM, LEAST, Scale, scale_for
+from conformance.oracle import draws, reference
+from conformance.oracle.draws import HEADROOM, LEAST, Scale, scale_for
 from conformance.records.cell import OUTPUT, TensorName
 from zoo import Case, Spec
 
@@ -167,6 +167,6 @@ class Full(Divided):
 
 
 def test_full_memory_is_not_taken_for_a_finite_gradient(monkeypatch):
-    monkeypatch.setattr(overflow, "prepared_model", lambda *_: Full(1.0))
+    monkeypatch.setattr(draws, "prepared_model", lambda *_: Full(1.0))
     with pytest.raises(MemoryError):
         scale(512.0)

@@ -8,7 +8,7 @@ from conformance.axes import PRECISIONS
 from conformance.errors import DamagedReferenceError
 from conformance.gates.sums import Redraws, Sums, rounded_sums
 from conformance.oracle import reference_file
-from conformance.oracle.many_draws import Redraw
+from conformance.oracle.draws import Redraw
 from conformance.oracle.reference import CaseReference
 from conformance.records.cell import OUTPUT, TensorName
 

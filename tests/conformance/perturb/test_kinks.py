@@ -13,7 +13,7 @@ from conformance.axes import PRECISIONS
 from conformance.evaluate.inputs import cotangent, representable, seed_generator
 from conformance.float64.replacements import without_validation
 from conformance.float64.wide import Oracle
-from conformance.oracle import sampling
+from conformance.oracle import draws
 from conformance.perturb.kinks import MARGIN, NUDGES, KinkWatch, count_flipped, count_tossed
 from conformance.perturb.rounding import Rounding
 from zoo import Case, Spec
@@ -80,7 +80,7 @@ def test_drawing_the_inputs_is_not_watched():
         return ((x - x).relu() + x.abs(),)  # ties and kinks galore, in the making
 
     oracle = Oracle(spec_of(lambda: lambda x: x.relu() * 2, made_with_kinks), seed=0)
-    assert sampling.choose(oracle, oracle.spec.cases[0]) == 0
+    assert draws.choose_picks(oracle, oracle.spec.cases[0]) == 0
 
 
 def watched(function, *args, rows=0):

@@ -1,10 +1,13 @@
-"""Draws a case again with other weights, runs the oracle there, and adds what its rounded runs add up to."""
+"""Draws the cases: inputs away from kinks, the scale of their cotangents, and the same again with other weights.
+
+With that scale, no gradient inside a model overflows float16, as under a GradScaler.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -12,15 +15,263 @@ from typing import Any
 
 import torch
 
-from conformance.axes import Precision
-from conformance.evaluate import error_text, evaluation, inputs
-from conformance.float64.wide import Oracle, wide_call
+from conformance.axes import PRECISIONS, Precision
+from conformance.errors import SelfCheckError
+from conformance.evaluate import backward, custom_ops, error_text, evaluation, inputs, weights
+from conformance.float64.wide import Oracle, prepared_model, wide_call
 from conformance.gates import budget, redraws, sums
-from conformance.oracle.overflow import InnerGradients, Scale
+from conformance.gates.budget import FLOAT32
+from conformance.gates.distance import OracleTensor
 from conformance.perturb import kinks, rounding
-from conformance.process.forks import Forks
+from conformance.perturb.rounding import RUNS, Rounding
+from conformance.process.forks import ALONE, Forks
 from conformance.records.cell import TensorName
 from zoo.case import Call, Case
+
+AMP_FP16 = PRECISIONS["amp_fp16"]
+
+
+class InnerGradients(custom_ops.OpMode):
+    """Notes the largest gradient that an op of the judge's backward gives.
+
+    Attributes:
+        largest: its absolute value.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0.0
+
+    def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one ATen op, and note what it gives in backward."""
+        result = func(*args, **kwargs)
+        if not func.is_view and backward.is_scaled():
+            with custom_ops.Unwatched():
+                for leaf in custom_ops.leaves_of(result):
+                    if inputs.is_rounded(leaf) and leaf.numel():
+                        self.largest = max(self.largest, float(leaf.abs().nan_to_num(0.0, posinf=0.0).amax()))
+        return result
+
+
+def choose_scale(
+    oracle: Oracle, case: Case, picks: inputs.Picks, found: evaluation.Evaluation, inner: float | None
+) -> Scale:
+    """The scale of a case: that of its gradients, lowered if eager's overflow with it under float16 autocast.
+
+    `inner` is the largest gradient inside the model; None if no precision scales it.
+    """
+    scale = scale_for(found.tensors)
+    if inner is None:
+        return Scale(scale, math.inf)
+    if scale * inner <= LARGEST / LARGER or oracle.spec.fit is not None:
+        return Scale(scale, LARGEST / scale)
+    finite = _Eager(oracle, case, picks, found).has_finite_gradients
+    if finite(max(scale, 2.0 ** math.ceil(math.log2(2.0 * LARGEST / inner)))):
+        return Scale(scale, math.inf)  # float16 does not hold these
+    lower = scale
+    while lower >= LEAST and not finite(lower):
+        lower /= LARGER
+    if lower < LEAST:
+        lower = scale  # they overflow with any
+    elif lower < scale:
+        lower = max(LEAST, lower / LARGER)  # room for further draws
+    return Scale(lower, LARGEST / lower)
+
+
+class _Eager:
+    """The model under float16 autocast on the CPU."""
+
+    def __init__(self, oracle: Oracle, case: Case, picks: inputs.Picks, found: evaluation.Evaluation) -> None:
+        self._model, self._truths = prepared_model(oracle.spec, oracle.seed), found.tensors
+        question = evaluation.question_of(oracle.spec, case, oracle.seed, picks, lambda call: call, self._model)
+        self._question = replace(question, second=False, stacked=None, forward_mode=False, precision=AMP_FP16)
+        self._state = weights.state_of(self._model)
+
+    def has_finite_gradients(self, scale: float) -> bool:
+        """Whether its results are finite where the oracle's are; True if it raises an error, which the cells tell."""
+        try:
+            found = evaluation.evaluate(self._model, self._model, replace(self._question, scale=scale)).tensors
+        except Exception as problem:  # the model's own code may raise anything
+            if error_text.is_out_of_memory(problem):
+                raise
+            return True
+        weights.reset(self._model, self._state)
+        return all(_as_finite(tensor, found.get(name)) for name, tensor in self._truths.items())
+
+
+def _as_finite(truth: torch.Tensor | None, tensor: torch.Tensor | None) -> bool:
+    if truth is None or tensor is None or truth.shape != tensor.shape or not inputs.is_rounded(tensor):
+        return True
+    return bool(tensor.isfinite()[truth.isfinite()].all())
+
+
+# Chooses the scale of the cotangents under float16, as a GradScaler does: gradients neither vanish nor overflow.
+#
+# The scale of a case follows from its first draw, and a further draw may have larger gradients.
+
+COTANGENT = 4.0  # random cotangents are hardly ever larger
+HEADROOM = 2.0**12  # the largest scaled gradient, well inside float16's range of 2^16
+LEAST = 2.0**-10
+LARGEST = 2.0**16  # no number of float16 is larger
+LARGER = 4.0  # how many times as large the gradients of a further draw may be
+
+
+def scale_for(tensors: Mapping[TensorName, torch.Tensor | None]) -> float:
+    """The largest power of two with which the scaled gradients stay within `HEADROOM`, but at least `LEAST`."""
+    largest = COTANGENT
+    for name, tensor in tensors.items():
+        if name.is_gradient and tensor is not None and tensor.numel():
+            largest = max(largest, float(tensor.abs().nan_to_num(0.0, posinf=0.0).amax()))
+    return max(LEAST, float(2.0 ** math.floor(math.log2(HEADROOM / largest))))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The scale of the cotangents, and the draws for which it will do.
+
+    Attributes:
+        factor: a power of two.
+        inner: the largest gradient inside the model that float16 may have to hold.
+    """
+
+    factor: float
+    inner: float
+
+    def fits(self, tensors: Mapping[TensorName, torch.Tensor | None], inner: float) -> bool:
+        """Whether the gradients of a further draw stay well inside float16's range, also those inside the model."""
+        return inner <= self.inner and self.factor <= LARGER * scale_for(tensors)
+
+
+# Chooses the inputs of a case away from kinks, where a gradient jumps and has no single right value.
+
+REDRAWS = 4  # draws of a case to try until float32's rounding flips no unit
+BATCHES = 16  # draws to pick rows from that stay away from kinks
+JUMP = 2.0**-14  # of a gradient: numbers that go to the other side of a kink change it by more
+FAINT = 2.0**-20  # of the largest gradient: smaller ones are what cancellation leaves
+FEW = 2.0**-12  # of the numbers that go through ops with kinks: if no more are on one, each weighs little
+
+
+def choose_picks(oracle: Oracle, case: Case, forks: Forks = ALONE) -> inputs.Picks:
+    """Choose the draw of a case to use; if its samples are independent, the rows of several draws.
+
+    A training takes the first draw, because it passes kinks at every step, and its loss curve does not jump there.
+
+    Raises:
+        SelfCheckError: in every draw, more than a few numbers are exactly on a kink, and rounding moves them off.
+        NoOracleError, SpecError: the model does not run in float64, or not at all.
+    """
+    if oracle.spec.fit is not None:
+        return 0
+    if case.independent_samples:
+        return _rows_off_the_kinks(oracle, case)
+    return _draw_off_the_kinks(oracle, case, forks)
+
+
+def _rows_off_the_kinks(oracle: Oracle, case: Case) -> inputs.Picks:
+    """The (draw, row) pairs that keep the margin; if there are too few, also those that come closest to it."""
+    candidates: list[tuple[float, int, int]] = []
+    rows = 0
+    for draw in range(BATCHES):
+        number, _, watch = _untie(oracle, case, draw, by_row=True)
+        rows = len(watch.margins)
+        if not watch.kinked or not rows:
+            return number
+        candidates += [(min(m, kinks.MARGIN), number, row) for row, m in enumerate(watch.margins.tolist())]
+        if sum(margin >= kinks.MARGIN for margin, _, _ in candidates) >= rows:
+            break
+    best = sorted(candidates, key=lambda c: -c[0])[:rows]
+    return [(draw, row) for _, draw, row in best]
+
+
+def _draw_off_the_kinks(oracle: Oracle, case: Case, forks: Forks) -> inputs.Picks:
+    """The first of a few draws without a tie in which float32's rounding flips no unit, or the one with the fewest.
+
+    A few numbers that are on a kink and rounding moves off are better avoided; a weight may put one there in each draw.
+    """
+    counts: list[tuple[int, int, int, int]] = []
+    for draw in range(REDRAWS):
+        number, ties, watch = _untie(oracle, case, draw)
+        flips, tosses = _count_moved(oracle, case, number, watch, forks) if watch.kinked else (0, 0)
+        if not ties and not flips:
+            return number
+        if tosses <= RUNS * FEW * sum(on_kinks.numel() for on_kinks in watch.ties):
+            counts.append((tosses, ties, flips, number))
+        elif not _jumps(oracle, case, number):
+            counts.append((0, ties, flips, number))
+    if not counts:
+        raise SelfCheckError(
+            f"case {case.name}: numbers sit exactly on a kink (relu, abs, clamp) but for rounding, so their "
+            "gradients are a coin toss even in float64; move the inputs off the tie"
+        )
+    return min(counts)[-1]
+
+
+def _count_moved(oracle: Oracle, case: Case, number: int, watch: kinks.KinkWatch, forks: Forks) -> tuple[int, int]:
+    """How many units float32's rounding flips in a draw, and how many it moves off a kink."""
+    call = inputs.draw_batch(case, oracle.seed, number)
+
+    def moved(run: int) -> tuple[int, int]:
+        perturbed = kinks.KinkWatch()
+        with error_text.blame_noise(case.name, FLOAT32), _noise(oracle, case, number, run), perturbed:
+            oracle.forward(case, call)
+        return kinks.count_flipped(watch, perturbed), kinks.count_tossed(watch, perturbed)
+
+    flips, tosses = zip(*forks.results([partial(moved, run) for run in range(RUNS)]), strict=True)
+    return sum(flips), sum(tosses)
+
+
+def _jumps(oracle: Oracle, case: Case, number: int) -> bool:
+    """Whether a gradient changes where rounding moves numbers of a draw off a kink, in the same runs.
+
+    It does not if both sides have the same slope: between its limits, min(x, clamp(x)) is x on either side.
+    """
+    question = oracle.question(case, number)
+    truth = oracle.evaluate(question).tensors
+    gradients = {name: OracleTensor(t) for name, t in truth.items() if t is not None and name.is_gradient}
+    faint = FAINT * max((measured.norm for measured in gradients.values()), default=0.0)
+    for run in range(RUNS):
+        with error_text.blame_noise(case.name, FLOAT32):
+            moved = oracle.evaluate(question, _noise(oracle, case, number, run)).tensors
+        for name, measured in gradients.items():
+            other, most = moved[name], max(JUMP * measured.norm, faint)
+            if other is None or not measured.distance(other).absolute <= most:
+                return True
+    return False
+
+
+def _noise(oracle: Oracle, case: Case, number: int, run: int) -> Rounding:
+    """The noise of float32 in one of the runs of a draw."""
+    return Rounding(FLOAT32, inputs.seed_generator("kink", oracle.seed, case.name, number, run))
+
+
+def _untie(oracle: Oracle, case: Case, draw: int, *, by_row: bool = False) -> tuple[int, int, kinks.KinkWatch]:
+    """A draw, moved apart if rounding its inputs has put numbers on a kink or made rivals equal.
+
+    Returns:
+        The number of the draw, how many such ties are left, and the watch of its run.
+    """
+    watch = _watch(oracle, case, inputs.draw_batch(case, oracle.seed, draw), by_row=by_row)
+    if not any(bool(tie.any()) for tie in (*watch.ties, *watch.equals)):
+        return draw, 0, watch
+    drawn = _watch(oracle, case, inputs.raw_batch(case, oracle.seed, draw))
+    best = (kinks.count_merged(watch, drawn), draw, watch)
+    for way in range(1, len(inputs.AXES) + 1):
+        if not best[0]:
+            break
+        number = draw + way * inputs.APART
+        watch = _watch(oracle, case, inputs.draw_batch(case, oracle.seed, number), by_row=by_row)
+        best = min(best, (kinks.count_merged(watch, drawn), number, watch), key=lambda found: found[0])
+    return best[1], best[0], best[2]
+
+
+def _watch(oracle: Oracle, case: Case, call: Call, *, by_row: bool = False) -> kinks.KinkWatch:
+    watch = kinks.KinkWatch(inputs.row_count(call) if by_row else 0, selections=True)
+    with watch:
+        oracle.forward(case, call)
+    return watch
+
+
+# Draws a case again with other weights, runs the oracle there, and adds what its rounded runs add up to.
 
 # Draws that are run rounded too; from these follows how many the tensors need. Behind a kink, and where numbers
 # underflow, all draws are: what is lost there differs from draw to draw.
@@ -28,7 +279,7 @@ ROUNDED_RUNS = 4
 DRAWS = (4, 8, 16)  # as many as are enough for every tensor, or the most
 ENOUGH = 0.008  # the gain that a tensor should be judged to: a factor of 1.01 is red then
 POOL = 4  # batches from which the rows of one draw are picked
-BATCHES = 8  # of which one is taken, if a draw takes a batch whole
+REDRAWN_BATCHES = 8  # of which one is taken, if a draw takes a batch whole
 CROWDED = 2.0**-11  # closer to a kink than this, in units of the rms: among so many units, each weighs little
 
 References = dict[TensorName, budget.TensorReference | None]
@@ -63,10 +314,10 @@ def with_redraws(  # noqa: PLR0913 -- all that is known of a case
         if not inputs.alike(first, redraw.inputs(case, oracle.seed)):
             return None
         if kinked and case.independent_samples:
-            redraw = replace(redraw, picks=_rows_off_the_kinks(there, case, range(start, start + POOL)))
+            redraw = replace(redraw, picks=_farthest_rows(there, case, range(start, start + POOL)))
         elif kinked:
             apart = POOL * max(DRAWS)  # no other draw tries these
-            tried = range(start, start + BATCHES * apart, apart)
+            tried = range(start, start + REDRAWN_BATCHES * apart, apart)
             redraw = replace(redraw, picks=_batch_off_the_kinks(there, case, redraw, tried))
         return draws.run(there, case, question, redraw)
 
@@ -107,7 +358,7 @@ def _batch_off_the_kinks(there: Oracle, case: Case, redraw: Redraw, numbers: ran
     return -max(candidates)[1]
 
 
-def _rows_off_the_kinks(there: Oracle, case: Case, numbers: range) -> inputs.Picks:
+def _farthest_rows(there: Oracle, case: Case, numbers: range) -> inputs.Picks:
     """The rows of some batches that are farthest from kinks, up to `MARGIN`."""
     candidates: list[tuple[float, int, int]] = []
     rows = 0

@@ -7,8 +7,8 @@ from torch import nn
 from conformance.axes import PRECISIONS
 from conformance.evaluate import inputs, weights
 from conformance.float64.wide import Oracle
-from conformance.oracle import many_draws
-from conformance.oracle.many_draws import Redraw
+from conformance.oracle import draws
+from conformance.oracle.draws import Redraw
 from conformance.perturb.rounding import Nearest
 from zoo import Call, Case, Spec
 
@@ -84,7 +84,7 @@ def test_a_draw_that_takes_a_batch_whole_takes_the_one_farthest_from_kinks():
         oracle = Oracle(spec, seed=0)
         redraw = Redraw(start, weights=1)
         numbers = range(start, start + 8)
-        picked = many_draws._batch_off_the_kinks(oracle, case, redraw, numbers)
+        picked = draws._batch_off_the_kinks(oracle, case, redraw, numbers)
         return picked, [float(inputs.draw_batch(case, 0, n).args[0].abs().amin()) for n in numbers]
 
     start = 40
