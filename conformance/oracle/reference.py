@@ -9,14 +9,19 @@ from functools import partial, reduce
 from typing import Any
 
 import torch
+from torch import nn
 
 from conformance.axes import Precision
 from conformance.derivatives.gradients import GradientCheck
-from conformance.evaluate import attributes, containers, error_text, evaluation, inputs, weights
+from conformance.evaluate import attributes, containers, error_text, evaluation, inputs, process_state, weights
+from conformance.evaluate.attributes import MISSING, States
+from conformance.evaluate.error_text import is_out_of_memory
+from conformance.evaluate.evaluation import Evaluation, Question, Tensors
 from conformance.float64.wide import Oracle, wide_call
 from conformance.gates import budget, distance, sums
 from conformance.gates.budget import FLOAT32, NOISE, TensorReference
-from conformance.oracle import draws, inference, selfcheck, states
+from conformance.gates.distance import OracleTensor
+from conformance.oracle import draws, selfcheck
 from conformance.oracle.draws import FIRST_NUMBER, Redraw, with_redraws
 from conformance.perturb import kinks, rounding
 from conformance.process.forks import ALONE, Forks
@@ -39,7 +44,7 @@ class CaseReference:
         shared: the pairs of an output and an input, parameter, buffer or other output that share memory.
         drawn: what tells the random numbers that forward drew from others; "" if the spec declares none.
         redraws: the further draws over which low precisions are judged.
-        states: paths of the plain attributes on which the next call depends; see `states.find_states`.
+        states: paths of the plain attributes on which the next call depends; see `find_states`.
         following: the reference of a second call, on another draw, in the state that the first one left; only for
             precisions that round to float32. None: a call leaves no state, or a second call raises an error.
         inferred: the references of the outputs that are others without gradients, by the dtype of the autocast, which
@@ -100,7 +105,7 @@ def make(
         picks = draws.choose_picks(oracle, case, forks)
         question = oracle.question(case, picks)
         found, kinked, inner = _watch(oracle, question, precisions)
-        if kept := {} if spec.fit else states.find_states(oracle, initial, case, question):
+        if kept := {} if spec.fit else find_states(oracle, initial, case, question):
             question = replace(question, states=kept)
             found, kinked, inner = _watch(oracle, question, precisions)
         selfcheck.check_outputs(oracle, twin, question, found)
@@ -146,7 +151,7 @@ def _follow(
         oracle.starting_from(weights.state_of(oracle.model)),
         attributes.current(oracle.model, question.states),
     )
-    asked = replace(states.other_question(oracle, case, question), states=left)
+    asked = replace(other_question(oracle, case, question), states=left)
     found, kinked, _ = _watch(there, asked)
     spread = Spread(there, asked, found, draws.scale_for(found.tensors), kinked=kinked)
     return spread.reference(inputs.FAR_DRAW, precisions, forks)
@@ -248,7 +253,7 @@ def tables_of(oracle: Oracle, question: evaluation.Question) -> tuple[str, ...]:
         with there.remembering():
             remembered = there.evaluate(asked).tensors
         forgotten = there.evaluate(asked).tensors
-        follows = states.same_tensors(forgotten, remembered)
+        follows = same_tensors(forgotten, remembered)
     except Exception as problem:  # the model's own code may raise anything
         if error_text.is_out_of_memory(problem):
             raise
@@ -325,7 +330,7 @@ class Spread:
         )
         differs = any(found.requires_grad.values())  # then only what a cell infers in float32 does
         casts = sorted({p.autocast for p in precisions if not (differs and p.low_dtype)})
-        others = {cast: inference.inferred(self._oracle, self._question, found, tensors, cast) for cast in casts}
+        others = {cast: inferred(self._oracle, self._question, found, tensors, cast) for cast in casts}
         return replace(reference, inferred={cast: tensors for cast, tensors in others.items() if tensors})
 
     def _modes(self, precision: Precision) -> list[rounding.Rounding]:
@@ -399,3 +404,133 @@ def _same_numbers(a: torch.Tensor, truth: distance.OracleTensor) -> bool:
     if truth.all_finite or a.dtype != b.dtype:
         return a.dtype == b.dtype and torch.equal(a, b)
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+# Finds what a model returns without gradients, where that is another formula than with them.
+# `nn.TransformerEncoder` takes a path of its own without gradients, which leaves zeros where the usual one does not.
+# The oracle runs under a torch-function mode, where torch never takes that path. So the float64 model is called once
+# more, plainly. Where the model itself asks whether gradients are on, the formula with gradients stays the truth.
+
+FAST = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
+ANOTHER_FORMULA = 2.0**-12  # of the size of an output; what a model rounds to float32 inside changes it by less
+
+References = Mapping[TensorName, TensorReference | None]
+
+
+def inferred(
+    oracle: Oracle, question: Question, found: Evaluation, known: References, autocast: str
+) -> dict[TensorName, TensorReference]:
+    """The references of the outputs that torch's fast path changes; empty if the model does not run so in float64.
+
+    Their budgets are those of the formula with gradients, whose roundings can be perturbed.
+
+    Args:
+        oracle: the oracle.
+        question: the question of a case.
+        found: what the oracle gave.
+        known: the references of that.
+        autocast: the dtype of the autocast under which the model is called, for a model may take another path there.
+            It leaves float64 as it is. "": none.
+    """
+    if question.fit is not None or oracle.draws or not _has_fast_path(oracle.model):
+        return {}
+    others = {}
+    for leaf, y in _plain_outputs(oracle, question, autocast).items():
+        name = TensorName("output", leaf)
+        formula, reference = found.tensors.get(name), known.get(name)
+        if y is not None and formula is not None and reference is not None and _differs(y, formula):
+            others[name] = replace(reference, oracle=OracleTensor(y), exact=False, redraws=None)
+    if others:
+        enabled = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            usual = _plain_outputs(oracle, question, autocast)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(enabled)
+        others = {n: r for n, r in others.items() if n.leaf in usual and not _differs(usual[n.leaf], found.tensors[n])}
+    return others
+
+
+def _has_fast_path(model: Any) -> bool:
+    return isinstance(model, nn.Module) and any(isinstance(part, FAST) for part in model.modules())
+
+
+def _plain_outputs(oracle: Oracle, question: Question, autocast: str) -> dict[str, torch.Tensor | None]:
+    """The outputs of the float64 model without gradients, and with no mode of ours; empty if it raises an error."""
+    oracle.reset()
+    inputs.restore(question.call, question.pristine)
+    context = torch.autocast("cpu", getattr(torch, autocast)) if autocast else contextlib.nullcontext()
+    try:
+        with process_state.keep_switches(), torch.no_grad(), context:
+            torch.set_default_dtype(torch.float64)
+            found = containers.tensors_of(inputs.invoke(oracle.model, inputs.fresh(question.call)))
+            return {leaf: t if t is None else t.clone() for leaf, t in found.items()}
+    except Exception as problem:  # the model's own code may raise anything
+        if is_out_of_memory(problem):
+            raise
+        return {}
+    finally:
+        oracle.reset()
+
+
+def _differs(y: torch.Tensor | None, formula: torch.Tensor | None) -> bool:
+    """Whether a tensor of the same kind has other finite numbers."""
+    if y is None or formula is None or y.shape != formula.shape or y.dtype != formula.dtype or not inputs.is_rounded(y):
+        return False
+    if bool((formula.isfinite() & ~y.isfinite()).any()):
+        return False  # nobody asks for these
+    return bool((y - formula).norm() > ANOTHER_FORMULA * formula.norm())
+
+
+# Finds the plain attributes on which the next call of a model depends: counters, hidden states, largest values so far.
+# What a first call computes of the weights and keeps, a table, is none: the next call gives the same without it.
+
+SAME = 1e-9  # of the size of a tensor
+
+
+def find_states(oracle: Oracle, initial: States, case: Case, question: Question) -> dict[str, Any]:
+    """The attributes on which the next call depends, with their values before the first call.
+
+    Args:
+        oracle: the oracle, after a call.
+        initial: from `attributes.read`, before its first call.
+        case: the case.
+        question: the question of the case.
+    """
+    after = attributes.read(oracle.model)
+    changed = attributes.differing(initial, after)
+    if not changed:
+        return {}
+    asked = replace(other_question(oracle, case, question), differentiate=False)
+    try:
+        attributes.put(oracle.model, {path: after.get(path, MISSING) for path in changed})
+        with oracle.remembering():
+            second, at_second = oracle.evaluate(asked).tensors, attributes.read(oracle.model)
+        oracle.forget()
+        attributes.put(oracle.model, {path: initial.get(path, MISSING) for path in changed})
+        first, at_first = oracle.evaluate(asked).tensors, attributes.read(oracle.model)
+    except Exception as problem:  # the model's own code may raise anything
+        if is_out_of_memory(problem):
+            raise
+        return {path: initial.get(path, MISSING) for path in changed}
+    if same_tensors(first, second):
+        changed = [path for path in changed if path in attributes.differing(at_first, at_second)]
+    return {path: initial.get(path, MISSING) for path in changed}
+
+
+def other_question(oracle: Oracle, case: Case, question: Question) -> Question:
+    """The question of another draw of a case, of which no second order and no transforms are asked."""
+    call = wide_call(inputs.draw(case, oracle.seed, inputs.FAR_DRAW))
+    return question.of_call(call, oracle.namer)
+
+
+def same_tensors(some: Tensors, others: Tensors) -> bool:
+    """Whether two evaluations agree, but for the last bits."""
+    return all(same(tensor, others.get(name)) for name, tensor in some.items())
+
+
+def same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    """Whether two tensors agree, but for the last bits."""
+    if one is None or other is None or one.shape != other.shape:
+        return one is other
+    return not inputs.is_rounded(one) or float((one - other).norm()) <= SAME * float(other.norm())
