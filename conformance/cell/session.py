@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from conformance.axes import PRECISIONS, Mode, Precision, Prepared
-from conformance.cell import compiled, compiler, modes, policy
+from conformance.cell import compiler, modes, policy
 from conformance.errors import DamagedReferenceError
 from conformance.evaluate import error_text, evaluation, inputs, transforms, weights
 from conformance.evaluate.attributes import MISSING, States
@@ -72,7 +72,7 @@ class CellSession:
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
     returned: dict[str, dict[str, torch.dtype]] = field(default_factory=dict)
     comparison: Comparison = compare.compare
-    recompiles: compiled.Recompiles = field(default_factory=compiled.Recompiles)
+    recompiles: modes.Recompiles = field(default_factory=modes.Recompiles)
     around_calls: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
     @property

@@ -16,7 +16,7 @@ from harness.specs import CORRECT_FILES
 from torch import nn
 
 import zoo
-from conformance.cell import compiled, modes
+from conformance.cell import modes
 from conformance.cell.modes import export, replace_model
 from conformance.errors import NotProvenError
 from conformance.judging.executor import Executor
@@ -191,7 +191,7 @@ def test_the_proof_wants_a_graph_of_everything_compiled(monkeypatch, graphs, lef
     from torch._dynamo.utils import counters  # noqa: PLC0415 -- heavy
 
     counters.clear()  # an earlier test may have left graph breaks
-    monkeypatch.setattr(compiled, "_recorded_graphs", lambda: graphs)
+    monkeypatch.setattr(modes, "_recorded_graphs", lambda: graphs)
     monkeypatch.setitem(counters["inductor"], "cudagraph_skips", left_out)
     marked = []
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marked.append(True))
