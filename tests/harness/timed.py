@@ -2,7 +2,7 @@
 
 from conformance.cell.observe import make_reference
 from conformance.cell.session import CellSession
-from conformance.measure.timed_cell import TimedCell
+from conformance.measure.side_by_side import TimedCell
 from conformance.oracle import reference_file
 from conformance.plan.find import spec_at
 from conformance.process.child_side import ChildProcess

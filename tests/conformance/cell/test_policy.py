@@ -15,7 +15,7 @@ from conformance.cell.policy import draw_in_float32
 from conformance.errors import NotMeasuredError, NotProvenError
 from conformance.evaluate import evaluation
 from conformance.evaluate.inputs import seed_generator
-from conformance.measure.timed_cell import TimedCell
+from conformance.measure.side_by_side import TimedCell
 from conformance.oracle import reference_file
 from conformance.perturb.rounding import Rounding
 from conformance.plan.find import spec_at
