@@ -20,7 +20,7 @@ from conformance.cell.session import CellSession, Comparison, open_task
 from conformance.evaluate import attributes, error_text, evaluation, inputs, process_state, transforms, weights
 from conformance.evaluate.evaluation import Evaluation, Question, autocast, autocast_to
 from conformance.float64 import graphs, wide
-from conformance.gates import compare, sums
+from conformance.gates import compare, distance
 from conformance.gates.distance import same_bytes
 from conformance.oracle import reference, reference_file
 from conformance.oracle.draws import Redraw
@@ -314,7 +314,7 @@ def over_draws(session: CellSession, case: Case, question: Question) -> tuple[Dr
         found = _evaluate(session, redraw, _ask(session, case, question, redraw))
         for name in drawn:
             tensor = found.tensors.get(name)
-            drawn[name].append(tensor if tensor is None else sums.sample(tensor))
+            drawn[name].append(tensor if tensor is None else distance.sample(tensor))
         for leaf, dtype in session.returned[case.name].items():
             tensor = found.returned.get(leaf)
             if tensor is not None and tensor.dtype != dtype:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from conformance.axes import PRECISIONS, Precision
-from conformance.gates.distance import Distance, OracleTensor
-from conformance.gates.sums import Redraws, Sums
+from conformance.gates.distance import Distance, OracleTensor, Redraws, Sums
 from conformance.records.cell import Measure
 
 NOISE = 4.0  # unit roundoffs by which perturbed runs move numbers; enough to flip a unit that a correct run may flip

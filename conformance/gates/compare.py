@@ -31,7 +31,7 @@ def compare(
         criteria: the kind and the budgets of the tensor.
         again: the same tensor of an identical second call, if there is one.
         fault: what is wrong with the tensor apart from its values, such as its device; "" for nothing.
-        drawn: the tensor in further draws of the case, as `sums.sample` gives it; empty if it is not judged over them.
+        drawn: the tensor in further draws of the case, as `distance.sample` gives it; empty if it is not judged so.
     """
     found = compare_values(y, criteria, fault, drawn)
     if y is None or fault:

@@ -11,7 +11,7 @@ import torch
 
 from conformance.axes import Precision
 from conformance.gates.budget import KINKED_SLICE_FACTOR, NOISY, TensorReference, budget_for, gain_floor
-from conformance.gates.sums import Rounded, Sums, parts, sample, sizes_of_axes, squares_of, sums_of
+from conformance.gates.distance import Rounded, Sums, parts, sample, sizes_of_axes, squares_of, sums_of
 from conformance.records.cell import Measure
 
 BIAS_FACTOR = 2.0

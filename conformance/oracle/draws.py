@@ -19,7 +19,7 @@ from conformance.axes import PRECISIONS, Precision
 from conformance.errors import SelfCheckError
 from conformance.evaluate import backward, custom_ops, error_text, evaluation, inputs, weights
 from conformance.float64.wide import Oracle, prepared_model, wide_call
-from conformance.gates import budget, redraws, sums
+from conformance.gates import budget, distance, redraws
 from conformance.gates.budget import FLOAT32
 from conformance.gates.distance import OracleTensor
 from conformance.perturb import kinks, rounding
@@ -456,12 +456,14 @@ class _ManyDraws:
         """What is kept of each judged tensor of a run, if it has the shape that it had in the first draw."""
         found = ((name, run.get(name), known) for name, known in self._judged.items())
         return {
-            name: sums.sample(t) for name, t, known in found if t is not None and tuple(t.shape) == known.oracle.shape
+            name: distance.sample(t)
+            for name, t, known in found
+            if t is not None and tuple(t.shape) == known.oracle.shape
         }
 
-    def _add_up(self, name: TensorName, precision: Precision, draws: int = max(DRAWS)) -> sums.Rounded:
+    def _add_up(self, name: TensorName, precision: Precision, draws: int = max(DRAWS)) -> distance.Rounded:
         found = self._found[precision.name, name][:draws]
-        return sums.rounded_sums(found, self._truths[name][: len(found)], self._constants[precision.name])
+        return distance.rounded_sums(found, self._truths[name][: len(found)], self._constants[precision.name])
 
     def count_needed(self) -> dict[str, int]:
         """How many draws each precision needs, so that the gain of every tensor is judged finely enough."""
@@ -487,7 +489,7 @@ class _ManyDraws:
                 p.name: self._add_up(name, p, draws[p.name]).over(draws[p.name], truths[: draws[p.name]])
                 for p in self._precisions
             }
-            with_redraws[name] = replace(reference, redraws=sums.Redraws(tuple(truths), rounded))
+            with_redraws[name] = replace(reference, redraws=distance.Redraws(tuple(truths), rounded))
         return with_redraws
 
 

@@ -18,7 +18,7 @@ from conformance.evaluate.attributes import MISSING, States
 from conformance.evaluate.error_text import is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation, Question, Tensors
 from conformance.float64.wide import Oracle, wide_call
-from conformance.gates import budget, distance, sums
+from conformance.gates import budget, distance
 from conformance.gates.budget import FLOAT32, NOISE, TensorReference
 from conformance.gates.distance import OracleTensor
 from conformance.oracle import draws, selfcheck
@@ -284,7 +284,7 @@ class _Seen:
     lost: bool
     same: bool
     equal: torch.Tensor | None
-    strayed: sums.Sums | None
+    strayed: distance.Sums | None
 
 
 class Spread:
@@ -359,7 +359,7 @@ class Spread:
                 not measured.stays_finite(tensor),
                 _same_numbers(tensor, measured),
                 None if measured.is_rounded else tensor == truth,
-                sums.sums_of([sums.sample(tensor)], [sums.sample(truth)]) if summed else None,
+                distance.sums_of([distance.sample(tensor)], [distance.sample(truth)]) if summed else None,
             )
         return seen
 
@@ -375,7 +375,7 @@ class Spread:
             if equal := [run.equal for run in seen if run.equal is not None]:
                 settled[word] = reduce(torch.logical_and, equal)
             if summed := [run.strayed for run in seen if run.strayed is not None]:
-                strayed[word] = sums.farthest_sums(summed)
+                strayed[word] = distance.farthest_sums(summed)
         exact = all(run.same for seen in runs.values() for run in seen)
         scale = self._scale if name.is_gradient else 1.0
         return TensorReference(measured, spread, exact, settled, self._kinked, scale, strayed)

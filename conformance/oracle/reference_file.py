@@ -21,8 +21,7 @@ from conformance.axes import PRECISIONS
 from conformance.errors import DamagedReferenceError
 from conformance.evaluate.containers import Container
 from conformance.gates.budget import TensorReference
-from conformance.gates.distance import Distance, Figures, OracleTensor
-from conformance.gates.sums import Redraws, Rounded, Sums
+from conformance.gates.distance import Distance, Figures, OracleTensor, Redraws, Rounded, Sums
 from conformance.oracle.draws import Redraw
 from conformance.oracle.reference import CaseReference
 from conformance.records.cell import TensorName

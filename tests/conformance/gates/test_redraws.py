@@ -8,9 +8,18 @@ import torch
 
 from conformance.axes import PRECISIONS
 from conformance.gates.budget import TensorReference
-from conformance.gates.distance import Distance, OracleTensor
+from conformance.gates.distance import (
+    SAMPLE,
+    Distance,
+    OracleTensor,
+    Redraws,
+    Sums,
+    parts,
+    rounded_sums,
+    sample,
+    sums_of,
+)
 from conformance.gates.redraws import OverDraws, budgets
-from conformance.gates.sums import SAMPLE, Redraws, Sums, parts, rounded_sums, sample, sums_of
 
 BFLOAT16 = PRECISIONS["amp_bf16"]
 DRAWS = 16

@@ -6,7 +6,7 @@ from harness.references import exact_reference, reference_of
 
 from conformance.axes import PRECISIONS
 from conformance.errors import DamagedReferenceError
-from conformance.gates.sums import Redraws, Sums, rounded_sums
+from conformance.gates.distance import Redraws, Sums, rounded_sums
 from conformance.oracle import reference_file
 from conformance.oracle.draws import Redraw
 from conformance.oracle.reference import CaseReference
