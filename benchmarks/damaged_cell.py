@@ -16,8 +16,8 @@ from benchmarks.tasks import UNDAMAGED, DamagedCell, Survivor
 from conformance.cell import observe as cell
 from conformance.evaluate import weights
 from conformance.float64 import wide
+from conformance.gates.budget import TensorCriteria
 from conformance.gates.compare import compare, measures_of, name_of
-from conformance.gates.criteria import TensorCriteria
 from conformance.plan.find import spec_at
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Discrepancy

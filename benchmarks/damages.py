@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from conformance.evaluate.inputs import is_rounded, seed_generator
-from conformance.gates.criteria import TensorCriteria
+from conformance.gates.budget import TensorCriteria
 from conformance.gates.distance import same_bytes
 from conformance.records.cell import TensorName
 

@@ -26,9 +26,8 @@ from tabulate import tabulate
 
 from benchmarks.reference import MODELS, THREE, spec_of
 from conformance.axes import PRECISIONS, Precision
-from conformance.gates.budget import TensorReference
+from conformance.gates.budget import TensorCriteria, TensorReference, criteria_for
 from conformance.gates.compare import compare, compare_values, name_of
-from conformance.gates.criteria import TensorCriteria, criteria_for
 from conformance.oracle import reference, reference_file
 from conformance.oracle.reference import CaseReference
 from conformance.records.cell import Discrepancy, Observation

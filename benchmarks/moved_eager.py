@@ -27,8 +27,8 @@ from conformance.axes import PRECISIONS, Precision
 from conformance.evaluate import evaluation, inputs, weights
 from conformance.evaluate.evaluation import question_of
 from conformance.float64 import replacements, wide
+from conformance.gates.budget import criteria_for
 from conformance.gates.compare import measures_of
-from conformance.gates.criteria import criteria_for
 from conformance.gates.distance import farthest
 from conformance.oracle import reference
 from conformance.perturb import rounding

@@ -43,7 +43,7 @@ SURVIVORS = {  # by the name of a mutant, why no test can notice it, or need not
     **dict.fromkeys((f"distance: BLOCK = 2 ** 16 {change}" for change in CHANGES), "only how much is done at once"),
     "distance: 0.0 < rms < math.inf turned round at 1": "an rms is infinite only if float64 overflows",
     **dict.fromkeys(
-        (f"redraws: sums.{sums}.abs() <= allowed.{sums} turned round" for sums in ("gain", "shift")),
+        (f"budget: sums.{sums}.abs() <= allowed.{sums} turned round" for sums in ("gain", "shift")),
         "sums within their budget are looked at without the farthest draw too, which only makes them smaller",
     ),
     **dict.fromkeys(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from conformance.gates.criteria import TensorCriteria
+from conformance.gates.budget import TensorCriteria
 from zoo import internals
 
 TOLERANCES = {"fp32": 1e-4, "amp_fp16": 1e-3, "amp_bf16": 1e-3, "fp16": 1e-3, "bf16": 1e-3}  # of dynamo's `same`

@@ -20,8 +20,7 @@ from conformance.evaluate.attributes import MISSING, States
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64 import wide
 from conformance.gates import compare, distance
-from conformance.gates.budget import TensorReference
-from conformance.gates.criteria import TensorCriteria, criteria_for
+from conformance.gates.budget import TensorCriteria, TensorReference, criteria_for
 from conformance.oracle import reference_file
 from conformance.oracle.reference import ANY_DRAW, CaseReference
 from conformance.plan import find, matrix

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from conformance.gates import budget, distance
-from conformance.gates.criteria import TensorCriteria
+from conformance.gates.budget import TensorCriteria
 from conformance.gates.dropped_bits import precision_measure
 from conformance.gates.power import Power, power_of
 from conformance.records.cell import FP32, Discrepancy, Measure

@@ -5,8 +5,7 @@ import math
 import torch
 
 from conformance.axes import PRECISIONS
-from conformance.gates.budget import DROPPED_SHARE
-from conformance.gates.criteria import TensorCriteria
+from conformance.gates.budget import DROPPED_SHARE, TensorCriteria
 from conformance.gates.distance import BLOCK, OracleTensor, real_numbers
 from conformance.records.cell import Measure
 

@@ -10,8 +10,7 @@ from functools import cached_property, partial
 
 import torch
 
-from conformance.gates.budget import NOISE, Budget, TensorReference, measures
-from conformance.gates.criteria import TensorCriteria
+from conformance.gates.budget import NOISE, Budget, TensorCriteria, TensorReference, measures
 from conformance.gates.distance import BLOCK, Distance, OracleTensor
 from conformance.gates.dropped_bits import tested_bits
 from conformance.records.cell import FP32, OTHER_WEIGHTS

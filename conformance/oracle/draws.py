@@ -19,7 +19,7 @@ from conformance.axes import PRECISIONS, Precision
 from conformance.errors import SelfCheckError
 from conformance.evaluate import backward, custom_ops, error_text, evaluation, inputs, weights
 from conformance.float64.wide import Oracle, prepared_model, wide_call
-from conformance.gates import budget, distance, redraws
+from conformance.gates import budget, distance
 from conformance.gates.budget import FLOAT32
 from conformance.gates.distance import OracleTensor
 from conformance.perturb import kinks, rounding
@@ -473,7 +473,7 @@ class _ManyDraws:
         rounded, reference = self._add_up(name, precision), self._judged[name]
         for draws in DRAWS:
             more = rounded.over(draws)
-            if float(redraws.budgets(reference, precision, more).gain[0]) <= ENOUGH * float(more.squares[0]):
+            if float(budget.budgets_over_draws(reference, precision, more).gain[0]) <= ENOUGH * float(more.squares[0]):
                 return draws
         return max(DRAWS)
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import torch
 
 from conformance.axes import PRECISIONS
-from conformance.gates.budget import TensorReference
-from conformance.gates.criteria import criteria_for
+from conformance.gates.budget import TensorReference, criteria_for
 from conformance.gates.distance import OracleTensor, farthest
 from conformance.records.cell import OUTPUT
 

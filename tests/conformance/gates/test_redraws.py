@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from conformance.axes import PRECISIONS
-from conformance.gates.budget import TensorReference
+from conformance.gates.budget import OverDraws, TensorReference, budgets_over_draws
 from conformance.gates.distance import (
     SAMPLE,
     Distance,
@@ -19,7 +19,6 @@ from conformance.gates.distance import (
     sample,
     sums_of,
 )
-from conformance.gates.redraws import OverDraws, budgets
 
 BFLOAT16 = PRECISIONS["amp_bf16"]
 DRAWS = 16
@@ -118,7 +117,7 @@ def test_a_draw_without_numbers_or_of_another_shape_is_red(truths, reference, da
 def test_where_a_rounded_run_has_no_number_there_is_no_budget(truths, reference):
     lost = [truths[0].clone().index_fill_(0, torch.tensor([3]), torch.nan), *map(rounded, truths[1:4])]
     runs = rounded_sums(lost, truths[:4]).over(DRAWS, truths)
-    found = budgets(reference, BFLOAT16, runs)
+    found = budgets_over_draws(reference, BFLOAT16, runs)
     assert not found.gain.isnan().any()
     assert math.isinf(found.gain[0])
     judged = replace(reference, redraws=replace(reference.redraws, rounded={BFLOAT16.name: runs}))
@@ -208,7 +207,7 @@ def test_the_factors_over_draws_are_those_of_the_page(reference):
     def allowed(strayed=none, share=0.0, **sums):
         spread = {**reference.spread, "amp_bf16": replace(reference.spread["amp_bf16"], absolute=share * oracle.norm)}
         judged = replace(reference, spread=spread, strayed={"amp_bf16": strayed})
-        return budgets(judged, BFLOAT16, replace(runs, **{"bias": none, "noise": none, **sums}))
+        return budgets_over_draws(judged, BFLOAT16, replace(runs, **{"bias": none, "noise": none, **sums}))
 
     some = Sums(runs.squares, runs.squares.sqrt())
     strays = Sums(some.gain * runs.crowding / first, some.shift * (runs.squares / first).sqrt())
