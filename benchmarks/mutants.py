@@ -48,18 +48,18 @@ SURVIVORS = {  # by the name of a mutant, why no test can notice it, or need not
     ),
     **dict.fromkeys(
         (
-            "power: SURE = 1.0 + 1e-09 doubled",
-            "power: FAR = 2.0 doubled",
-            "power: FAR = 2.0 halved",
-            "power: _most_of_a_sort(flat) > most turned round",
-            "power: square > enough * enough turned round",
-            "power: most.gain > LOST turned round",
-            "power: oracle.norm < limits.max / ROUNDINGS turned round",
+            "compare: SURE = 1.0 + 1e-09 doubled",
+            "compare: FAR = 2.0 doubled",
+            "compare: FAR = 2.0 halved",
+            "compare: _most_of_a_sort(flat) > most turned round",
+            "compare: square > enough * enough turned round",
+            "compare: most.gain > LOST turned round",
+            "compare: oracle.norm < limits.max / ROUNDINGS turned round",
         ),
         FORESEEN,
     ),
     **dict.fromkeys(
-        (f"power: {constant} {change}" for constant in ("ROUNDINGS = 8.0", "LOST = 0.5") for change in CHANGES),
+        (f"compare: {constant} {change}" for constant in ("ROUNDINGS = 8.0", "LOST = 0.5") for change in CHANGES),
         FORESEEN,
     ),
 }

@@ -10,10 +10,9 @@ import torch
 from harness.references import criteria_of, exact_reference, reference_of
 
 from conformance.axes import PRECISIONS
-from conformance.gates import power
+from conformance.gates import compare
 from conformance.gates.budget import Budget
-from conformance.gates.compare import accepts, name_of
-from conformance.gates.power import foreseen, local_canaries, power_of
+from conformance.gates.compare import accepts, foreseen, local_canaries, name_of, power_of
 from conformance.oracle import reference
 from zoo.catalog import get_spec
 
@@ -114,7 +113,7 @@ def test_an_integer_is_always_made():
 
 @pytest.mark.parametrize("kind", ["normal", "heavy", "sparse", "constant", "rows of all sizes", "infinite"])
 def test_the_first_order_that_moves_a_tensor_far_enough_is_taken(kind, monkeypatch):
-    monkeypatch.setattr(power, "BLOCK", 64)
+    monkeypatch.setattr(compare, "BLOCK", 64)
     for seed, dtype in enumerate(DTYPES):
         truth = drawn(kind, (50, 7), seed).to(dtype)
         whole = truth.flatten()

@@ -9,8 +9,7 @@ from harness.references import criteria_of, exact_reference, reference_of
 
 from conformance.axes import PRECISIONS
 from conformance.gates.budget import budget_for
-from conformance.gates.compare import accepts, name_of
-from conformance.gates.power import Power, global_canaries, local_canaries, power_of
+from conformance.gates.compare import Power, accepts, global_canaries, local_canaries, name_of, power_of
 from conformance.records.cell import OTHER_WEIGHTS
 
 FAINT_ROW = "smallest slice 3 of axis 0 zeroed"
