@@ -24,7 +24,6 @@ from conformance.records.tasks import PlanRequest
 from conformance.show import matrix
 from conformance.show.text import printable
 from conformance.store import run_files
-from conformance.store.run_files import Contents, Writer
 
 SAVED = "saved"  # the folder of the saved model in a run folder
 LARGEST_HTML = 50_000  # characters: a notebook keeps every output
@@ -43,7 +42,7 @@ def refuse_in_child() -> None:
         )
 
 
-def judge_request(request: PlanRequest, folder: Path) -> Contents:
+def judge_request(request: PlanRequest, folder: Path) -> run_files.Contents:
     """Judge the cells of a request, several at a time, and store the run in a new folder; returns what is stored.
 
     Raises:
@@ -70,7 +69,7 @@ def _judge(plan: Plan, folder: Path) -> dict[str, Verdict]:
 
 
 def _store(folder: Path, verdicts: Iterable[Verdict]) -> None:
-    writer = Writer(folder)
+    writer = run_files.Writer(folder)
     try:
         for verdict in verdicts:
             writer.add(to_json(verdict))
@@ -96,7 +95,7 @@ class Report:
         assumed: the contracts that were assumed of the model, a line each.
     """
 
-    def __init__(self, contents: Contents, folder: Path) -> None:
+    def __init__(self, contents: run_files.Contents, folder: Path) -> None:
         self._contents, self._folder = contents, folder
         self.cells: tuple[Verdict, ...] = tuple(contents.verdicts[name] for name in contents.selected)
         self.assumed: tuple[str, ...] = tuple(line for model in contents.plan.models.values() for line in model.assumed)
@@ -158,7 +157,7 @@ class Report:
             raise NotConformingError(f"\n{self.table()}")
 
 
-def _copy_run(contents: Contents, old: Path, new: Path) -> None:
+def _copy_run(contents: run_files.Contents, old: Path, new: Path) -> None:
     """Store a run again in a new folder, with the old folder of what was saved of the model.
 
     Raises:

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 
 import torch
 
-from conformance.gates import budget, distance
+from conformance.gates import distance
 from conformance.gates.budget import NOISE, Budget, TensorCriteria, TensorReference, measures
 from conformance.gates.distance import BLOCK, Distance, OracleTensor
 from conformance.gates.dropped_bits import precision_measure, tested_bits
@@ -482,7 +482,7 @@ def measures_of(
         return (structure,)
     if criteria.kind == "exact":
         return (structure, _exact(y, criteria))
-    values = budget.measures(oracle.distance(y), oracle, criteria.budget)
+    values = measures(oracle.distance(y), oracle, criteria.budget)
     over_draws = criteria.over_draws.measures(drawn) if criteria.over_draws and drawn else ()
     return (structure, _classes(y, criteria), *values, *over_draws, *precision_measure(y, criteria))
 

@@ -13,9 +13,9 @@ from torch import nn
 
 from conformance.axes import Precision
 from conformance.derivatives.gradients import GradientCheck
-from conformance.evaluate import attributes, containers, error_text, evaluation, inputs, process_state, weights
+from conformance.evaluate import attributes, containers, inputs, process_state, weights
 from conformance.evaluate.attributes import MISSING, States
-from conformance.evaluate.error_text import is_out_of_memory
+from conformance.evaluate.error_text import blame_noise, describe_error, is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation, Question, Tensors
 from conformance.float64.wide import Oracle, wide_call
 from conformance.gates import budget, distance
@@ -100,7 +100,7 @@ def make(
     _check_dtype(oracle)
     initial = attributes.read(oracle.model)
     cases: dict[str, CaseReference] = {}
-    smallest: tuple[float, evaluation.Question, evaluation.Evaluation] | None = None
+    smallest: tuple[float, Question, Evaluation] | None = None
     for case in spec.cases:
         picks = draws.choose_picks(oracle, case, forks)
         question = oracle.question(case, picks)
@@ -131,19 +131,19 @@ def make(
 
 
 def _follow_or_none(
-    oracle: Oracle, case: Case, question: evaluation.Question, precisions: Sequence[Precision], forks: Forks
+    oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision], forks: Forks
 ) -> CaseReference | None:
     """`_follow`, or None if the second call raises an error: another draw may have other shapes than the state."""
     try:
         return _follow(oracle, case, question, precisions, forks)
     except Exception as problem:  # the model's own code may raise anything
-        if error_text.is_out_of_memory(problem):
+        if is_out_of_memory(problem):
             raise
         return None
 
 
 def _follow(
-    oracle: Oracle, case: Case, question: evaluation.Question, precisions: Sequence[Precision], forks: Forks
+    oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision], forks: Forks
 ) -> CaseReference:
     """The reference of a second call, on another draw, in the state that the first one left."""
     oracle.evaluate(replace(question, second=False, stacked=None, forward_mode=False))
@@ -186,8 +186,8 @@ def make_for_timing(
 
 
 def _watch(
-    oracle: Oracle, question: evaluation.Question, precisions: Sequence[Precision] = ()
-) -> tuple[evaluation.Evaluation, bool, float | None]:
+    oracle: Oracle, question: Question, precisions: Sequence[Precision] = ()
+) -> tuple[Evaluation, bool, float | None]:
     """The oracle's evaluation, whether an op with a kink ran, and the largest gradient inside the model.
 
     That gradient is None if no precision scales it.
@@ -199,7 +199,7 @@ def _watch(
 
 
 def _with_changed_weights(
-    oracle: Oracle, case: Case, question: evaluation.Question, precisions: Sequence[Precision], forks: Forks
+    oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision], forks: Forks
 ) -> tuple[tuple[tuple[Redraw, CaseReference], ...], str]:
     """The references of the case with other weights and full float32 operands, and why the first one is missing.
 
@@ -223,17 +223,17 @@ def _with_changed_weights(
             spread = Spread(there, asked, found, draws.scale_for(found.tensors), kinked=kinked)
             made.append((redraw, spread.reference(redraw.picks, precisions, forks)))
         except Exception as problem:  # the model's own code may raise anything
-            if error_text.is_out_of_memory(problem):
+            if is_out_of_memory(problem):
                 raise
             if not redraw.fewer:
-                reason = error_text.describe_error(problem)
+                reason = describe_error(problem)
     return tuple(made), reason
 
 
 # Finds the buffers and frozen parameters that further draws leave as they are.
 
 
-def tables_of(oracle: Oracle, question: evaluation.Question) -> tuple[str, ...]:
+def tables_of(oracle: Oracle, question: Question) -> tuple[str, ...]:
     """The names of what is not drawn again, for the model makes tables of it and keeps them.
 
     These are the buffers that are not persistent. If the model's results do not follow its other buffers and its frozen
@@ -255,7 +255,7 @@ def tables_of(oracle: Oracle, question: evaluation.Question) -> tuple[str, ...]:
         forgotten = there.evaluate(asked).tensors
         follows = same_tensors(forgotten, remembered)
     except Exception as problem:  # the model's own code may raise anything
-        if error_text.is_out_of_memory(problem):
+        if is_out_of_memory(problem):
             raise
         follows = True  # where the draws fail, they say so
     return tuple(sorted(tables if follows else tables | fixed))
@@ -295,12 +295,10 @@ class Spread:
         kinked: the model ran an op with a kink.
     """
 
-    def __init__(
-        self, oracle: Oracle, question: evaluation.Question, found: evaluation.Evaluation, scale: float, *, kinked: bool
-    ) -> None:
+    def __init__(self, oracle: Oracle, question: Question, found: Evaluation, scale: float, *, kinked: bool) -> None:
         self._oracle, self._question, self._found, self._kinked = oracle, question, found, kinked
         self._scale = scale
-        self._measured = {name: distance.OracleTensor(t) for name, t in found.tensors.items() if t is not None}
+        self._measured = {name: OracleTensor(t) for name, t in found.tensors.items() if t is not None}
 
     def reference(self, picks: inputs.Picks, precisions: Sequence[Precision], forks: Forks) -> CaseReference:
         """The reference of the case, for some precisions.
@@ -347,7 +345,7 @@ class Spread:
     def _stray(self, precision: Precision, mode: rounding.Rounding) -> dict[TensorName, _Seen]:
         """What one run shows of each tensor."""
         seen = {}
-        with error_text.blame_noise(str(self._question.seed[-1]), precision):
+        with blame_noise(str(self._question.seed[-1]), precision):
             perturbed = self._oracle.evaluate(self._question, mode).tensors
         for name, measured in self._measured.items():
             tensor, truth = perturbed.get(name), measured.raw
@@ -398,7 +396,7 @@ class Spread:
         return [name for name in far if not seen[name].lost]
 
 
-def _same_numbers(a: torch.Tensor, truth: distance.OracleTensor) -> bool:
+def _same_numbers(a: torch.Tensor, truth: OracleTensor) -> bool:
     """Whether a tensor has the oracle's shape and numbers, where NaN equals NaN and a zero has no sign."""
     b = truth.raw
     if truth.all_finite or a.dtype != b.dtype:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance import axes, errors
+from conformance import axes
 from conformance.errors import UsageError, describe_error, near_names, one_line, some
 from conformance.evaluate import error_text, evaluation, inputs, weights
 from conformance.float64 import graphs, wide
@@ -297,10 +297,10 @@ def try_model(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnM
     spec, forms = spec_of(own, module)
     try:
         model = wide.prepared_model(spec, seed)
-    except errors.UsageError:
+    except UsageError:
         raise
     except Exception as problem:  # the model's own code may raise anything
-        raise errors.UsageError(f"{own.name} cannot be built: {describe_error(problem)}") from problem
+        raise UsageError(f"{own.name} cannot be built: {describe_error(problem)}") from problem
     found = _call(spec, model, seed)
     constants = _constants(spec, model, seed, found)
     if constants:
@@ -404,9 +404,9 @@ def _call(spec: Spec, model: Any, seed: int) -> evaluation.Evaluation:
             forward = replace(_question(spec, model, seed), differentiate=False)
             found = evaluation.evaluate(model, model, forward, noted=True)
         except SpecError as other:
-            raise errors.UsageError(f"{spec.name}: {one_line(other)}") from other
+            raise UsageError(f"{spec.name}: {one_line(other)}") from other
         except Exception as first:
-            raise errors.UsageError(f"{spec.name} does not take these inputs: {describe_error(first)}") from first
+            raise UsageError(f"{spec.name} does not take these inputs: {describe_error(first)}") from first
         found.refused = describe_error(problem)
         return found
 
