@@ -32,7 +32,7 @@ from conformance.oracle import reference, reference_file
 from conformance.oracle.reference import CaseReference
 from conformance.records.cell import Discrepancy, Observation
 from conformance.records.convert import to_json
-from conformance.store.bounded import condense
+from conformance.store.run_files import condense
 from conformance.verdict import judge
 
 Result = TypeVar("Result")

@@ -17,7 +17,7 @@ from conformance.records.convert import from_json, to_json
 from conformance.records.plan import Environment
 from conformance.records.tasks import MadeReference, ReferenceTask
 from conformance.store import files
-from conformance.store.bounded import RECORD_BYTES
+from conformance.store.run_files import RECORD_BYTES
 
 POLL_SECONDS = 0.02
 

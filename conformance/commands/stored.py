@@ -18,7 +18,7 @@ from conformance.figures.changes import compare
 from conformance.judging import resuming
 from conformance.records.tasks import ProbeRun
 from conformance.show import bench, ci, comparisons, matrix
-from conformance.store import files, run_files, shards, summaries
+from conformance.store import files, run_files, shards
 from conformance.store.run_files import Contents
 
 ACTIONS, SUMMARY, WORKSPACE = "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"
@@ -48,7 +48,7 @@ def show_changes(before: Path, after: Path, *, markdown: Path | None, json: Path
     Raises:
         UsageError: a run cannot be read, or a file cannot be written.
     """
-    found = compare(summaries.read(before), summaries.read(after))
+    found = compare(run_files.read_summary(before), run_files.read_summary(after))
     tell(comparisons.changes_text(found))
     write(markdown, lambda: comparisons.changes_page(found))
     write(json, lambda: comparisons.changes_json(found))
@@ -87,7 +87,7 @@ def show_compat(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | 
     runs, probes, earlier = [], [], {}
     for path in paths:
         if not path.is_file():
-            runs.append(summaries.read(path))
+            runs.append(run_files.read_summary(path))
         elif (known := atlas.read(path)) is not None:
             earlier[path] = known
         else:

@@ -20,7 +20,7 @@ from conformance.records.convert import from_json, to_json
 from conformance.records.plan import ALL_CASES, Judge, PlannedCell
 from conformance.records.tasks import ProbeFinding, ProbeRun
 from conformance.store import files
-from conformance.store.summaries import Summary
+from conformance.store.run_files import Summary
 
 WORKS, OTHER_DTYPE, DECLARED, RED = "works", "another dtype", "does not work", "red"
 SHOWN, CORRECT = "shows", "correct"

@@ -7,7 +7,7 @@ from conformance.figures.speed import Speed, speeds
 from conformance.records.cell import Verdict
 from conformance.records.measurements import MARGIN, Ratio
 from conformance.records.plan import Environment, in_words
-from conformance.store.summaries import Summary
+from conformance.store.run_files import Summary
 
 KINDS = {  # what may have changed, in the order of a report
     "new red": "red, and not red before",

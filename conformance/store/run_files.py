@@ -2,26 +2,118 @@
 
 Nothing here is ever unpickled. Each file and each line has a sum of its own, see `store.files`, and `run.json` has one
 of the other files. A torn last line is dropped and reported, unless the run is complete; damage anywhere else is an
-error. One writer at a time holds the lock.
+error. One writer at a time holds the lock. What is stored of a cell is bounded: all that matters of a tensor stays, and
+of the others their margins and dtypes.
 """
 
 import contextlib
 import hashlib
+import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from filelock import FileLock, Timeout
 
 from conformance.errors import RecordError, StoreError, UsageError
-from conformance.records.cell import Cell, Verdict
+from conformance.records.cell import RAISES, Cell, Discrepancy, Observation, Rest, Verdict
 from conformance.records.convert import from_json, to_json
 from conformance.records.measurements import Reason, Result
 from conformance.records.plan import Plan
 from conformance.store import files
-from conformance.store.bounded import bound, bound_result, condense
+from conformance.verdict import failed_gate
+
+NEAREST = 8  # tensors that are stored whole although nothing is to be said of them
+NO_MARGIN = ("precision", RAISES)  # gates whose value over its budget is no measure of an error
+RECORD_BYTES = 200_000  # the longest verdict of a cell, as a line
+RESULT_BYTES = 8 * 2**20  # the longest result of a measurement, as a line: a bench keeps the time of every call
+FRAME_BYTES = 1_000  # of a line beside its verdict, and of the note that it was shortened
+
+
+def condense(verdict: Verdict) -> Verdict:
+    """The verdict with those tensors alone of which something is to be said, and those nearest to their budgets.
+
+    Args:
+        verdict: a verdict whose observation has every tensor.
+    """
+    seen = verdict.observation
+    quiet = sorted((d for d in seen.discrepancies if not _tells(d)), key=_margin, reverse=True)[NEAREST:]
+    if not quiet:
+        return verdict
+    left_out = set(map(id, quiet))
+    kept = tuple(d for d in seen.discrepancies if id(d) not in left_out)
+    rest = _rest([d for d in seen.discrepancies if id(d) in left_out])
+    return replace(verdict, observation=replace(seen, discrepancies=kept, rest=rest))
+
+
+def _tells(tensor: Discrepancy) -> bool:
+    """Whether a gate rejects it or a canary passes, or whether it is no comparison of a tensor."""
+    remark = tensor.kind in ("conduct", "absent") or any(measure.gate == RAISES for measure in tensor.measures)
+    return remark or not _is_met(tensor)
+
+
+def _is_met(tensor: Discrepancy) -> bool:
+    return failed_gate(tensor) is None and not tensor.accepted and all(measure.met for measure in tensor.measures)
+
+
+def _margin(tensor: Discrepancy) -> float:
+    return max((measure.margin for measure in tensor.measures if measure.gate not in NO_MARGIN), default=0.0)
+
+
+def _rest(tensors: Sequence[Discrepancy]) -> Rest:
+    margins: dict[str, float] = {}
+    dtypes: dict[str, dict[str, tuple[str, ...]]] = {}
+    for d in tensors:
+        for measure in d.measures:
+            margins[measure.gate] = max(measure.margin, margins.get(measure.gate, 0.0))
+        same = dtypes.setdefault(d.case, {})
+        same[d.dtype] = (*same.get(d.dtype, ()), str(d.tensor))
+    weak, left = sum(bool(d.weak) for d in tensors), sum(bool(d.left_to) for d in tensors)
+    return Rest(len(tensors), margins, dtypes, weak, left)
+
+
+def bound(verdict: Verdict) -> Verdict:
+    """The verdict itself, or one with the same status whose record is short enough; a note says what is left out.
+
+    What a cell says of itself is bounded where it is observed. So only the number of tensors makes a record long: as
+    many are kept as there is room for, first those that fail.
+    """
+    size = _size(verdict)
+    if size <= RECORD_BYTES:
+        return verdict
+    seen = verdict.observation
+    bare = replace(seen, discrepancies=(), rest=seen.rest and replace(seen.rest, dtypes={}))
+    room = RECORD_BYTES - _size(replace(verdict, observation=bare))
+    kept = []
+    for discrepancy in sorted(seen.discrepancies, key=_is_met):
+        room -= _size(discrepancy) - FRAME_BYTES + 1
+        if room < 0:
+            break
+        kept.append(discrepancy)
+    compared = len(seen.discrepancies) + (seen.rest.count if seen.rest else 0)
+    note = (
+        f"its record of {size} bytes was shortened, at most {RECORD_BYTES} are stored: of {compared} compared tensors, "
+        f"{len(kept)} are kept, those that fail first"
+    )
+    return replace(verdict, notes=(*verdict.notes, note), observation=replace(bare, discrepancies=tuple(kept)))
+
+
+def bound_result(result: Result) -> Result:
+    """The result itself, or the reason why it is not stored."""
+    size = _size(result, Result)
+    if size <= RESULT_BYTES:
+        return result
+    return Reason("record too long", f"{size} bytes; at most {RESULT_BYTES} are stored")
+
+
+def _size(value: Any, hint: Any = None) -> int:
+    """Bytes of the line of a value."""
+    return len(json.dumps(to_json(value, hint), separators=(",", ":"))) + FRAME_BYTES
+
+
+# Writes and reads the files of a run.
 
 PLAN, LINES, LOCK, DONE = "plan.json", "cells.jsonl", "run.lock", "run.json"
 REFERENCES = "references"  # a folder that exists only during the run
@@ -272,7 +364,7 @@ class Writer:
     def add(self, verdict: Any) -> None:
         """Store the JSON form of one verdict. It is on the disk when this returns.
 
-        Unless the plan asks for every tensor, those far from their budgets are summed up; see `store.bounded`.
+        Unless the plan asks for every tensor, those far from their budgets are summed up; see `store.run_files`.
 
         Raises:
             StoreError: it could not be stored.
@@ -328,3 +420,49 @@ class Writer:
         place = self._folder / LINES
         self._failed = StoreError(f"{what} could not be stored in {place}: {why}; what was stored before stands")
         return self._failed
+
+
+# Reads what runs say of their cells, without what was observed in them: quickly, because several runs are compared.
+# The sums of a run are checked as everywhere. What was observed is left as text.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary(Contents):
+    """A run whose verdicts have no observations.
+
+    Attributes:
+        folder: the run folder.
+        observations: the JSON text of each observation, by cell id; empty if it has none.
+    """
+
+    folder: Path
+    observations: Mapping[str, bytes]
+
+    def dtypes(self, cell: str) -> dict[tuple[str, str], str]:
+        """The dtype of each tensor that was compared in a cell, by case and tensor.
+
+        Raises:
+            UsageError: what was observed in the cell is no observation.
+        """
+        text = self.observations.get(cell, b"")
+        if not text:
+            return {}
+        try:
+            seen: Observation = from_json(Observation, files.parse(text))
+        except RecordError as problem:
+            raise UsageError(f"{self.folder / LINES}: {cell}: {problem}") from None
+        dtypes = {(d.case, str(d.tensor)): d.dtype for d in seen.discrepancies if d.kind != "conduct"}
+        for case, by_dtype in (seen.rest.dtypes if seen.rest else {}).items():
+            dtypes |= {(case, tensor): dtype for dtype, tensors in by_dtype.items() for tensor in tensors}
+        return dtypes
+
+
+def read_summary(folder: Path) -> Summary:
+    """The summary of a run.
+
+    Raises:
+        UsageError: it is no run folder, or it is damaged; the message names the folder.
+    """
+    observations: dict[str, bytes] = {}
+    contents = decode(folder, read_files(folder), observations)
+    return Summary(**vars(contents), folder=folder, observations=observations)

@@ -8,7 +8,7 @@ from harness.command import FP32, conformance, run_folder
 from harness.spec_files import MODEL
 
 from conformance.store import run_files
-from conformance.store.bounded import RECORD_BYTES
+from conformance.store.run_files import RECORD_BYTES
 
 RAISED = """
 import torch

@@ -12,7 +12,7 @@ from conformance.records.cell import Discrepancy, TensorName
 from conformance.records.convert import to_json
 from conformance.records.measurements import CellTiming, Ratio, Result, Timing
 from conformance.records.plan import PlannedCell
-from conformance.store import run_files, summaries
+from conformance.store import run_files
 
 CELL = "net[compiled-fp32-cpu]"
 PLAN = plan_of_zoo(("net",))
@@ -20,7 +20,7 @@ PLAN = plan_of_zoo(("net",))
 
 def changes(first, second):
     """The changes between the runs in two folders."""
-    return compare(summaries.read(first), summaries.read(second)).changes
+    return compare(run_files.read_summary(first), run_files.read_summary(second)).changes
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ OTHER = plan_of_zoo(("net",), torch="2.15.0", seed=3, environment={"gpus": ("one
 )
 def test_the_header_says_what_differs(tmp_path, other, differs):
     first, second = write(tmp_path / "a", PLAN), write(tmp_path / "b", other)
-    assert compare(summaries.read(first), summaries.read(second)).differs == differs
+    assert compare(run_files.read_summary(first), run_files.read_summary(second)).differs == differs
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_what_cannot_be_compared_is_four_in_one_line(tmp_path, capsys):
 def test_a_summary_holds_the_verdicts_of_the_run(tmp_path):
     plan = replace(PLAN, cells=(*PLAN.cells, PlannedCell(replace(PLAN.cells[0].cell, device="cuda"), "absent")))
     run = write(tmp_path / "run", plan, {CELL: "FAIL", "net[eager-fp32-cuda]": "SKIPPED"})
-    whole, short = run_files.read(run), summaries.read(run)
+    whole, short = run_files.read(run), run_files.read_summary(run)
     assert short.selected == whole.selected
     assert {
         c: replace(v, observation=short.verdicts[c].observation) for c, v in whole.verdicts.items()

@@ -8,8 +8,8 @@ from harness.made_by_hand import plan_for
 from conformance.figures.changes import compare
 from conformance.records.cell import OUTPUT, RAISES, Cell, Discrepancy, Measure, Observation, TensorName, Verdict
 from conformance.records.convert import to_json
-from conformance.store import bounded, run_files, summaries
-from conformance.store.bounded import NEAREST, condense
+from conformance.store import run_files
+from conformance.store.run_files import NEAREST, condense
 from conformance.verdict import judge
 
 CELL = Cell("net", "eager", "fp32", "cpu")
@@ -95,7 +95,7 @@ def test_a_dtype_that_changed_is_found_in_the_rest_too(tmp_path, number, every_t
     before = [replace(d, dtype_asked="") for d in many()]
     after = [replace(d, dtype="float16") if d.tensor == gradient(number) else d for d in before]
     assert stored(tmp_path / "a", before).status == stored(tmp_path / "b", after, every_tensor=every_tensor).status
-    (change,) = compare(*(summaries.read(tmp_path / name) for name in "ab")).changes
+    (change,) = compare(*(run_files.read_summary(tmp_path / name) for name in "ab")).changes
     assert (change.kind, change.before, change.after) == ("dtype changed", "float32", "float16")
     assert change.text == f"gradient of {number}, case typical"
 
@@ -105,7 +105,7 @@ def test_a_long_record_keeps_its_verdict_and_the_tensors_that_fail(tmp_path, eve
     good, bad = ((Measure("norm", value, 0.5, "x" * 10),) for value in (0.0, 1.0))
     found = [tensor(n, 0.0, measures=good) for n in range(3000)] + [tensor("bad", 0.0, measures=bad)] * 3000
     kept = stored(tmp_path / "run", found, every_tensor=every_tensor)
-    assert (tmp_path / "run" / run_files.LINES).stat().st_size <= bounded.RECORD_BYTES
+    assert (tmp_path / "run" / run_files.LINES).stat().st_size <= run_files.RECORD_BYTES
     assert (kept.status, kept.margin) == ("FAIL", 2.0)
     assert {str(d.tensor) for d in kept.observation.discrepancies} == {"gradient of bad"}
     assert "was shortened" in kept.notes[-1]
@@ -113,4 +113,4 @@ def test_a_long_record_keeps_its_verdict_and_the_tensors_that_fail(tmp_path, eve
 
 
 def test_a_result_that_is_too_long_is_a_reason():
-    assert bounded.bound_result(bounded.Reason("r", "x" * 2**23)).short == "record too long"
+    assert run_files.bound_result(run_files.Reason("r", "x" * 2**23)).short == "record too long"
