@@ -20,8 +20,8 @@ import zoo
 from benchmarks import children
 from conformance.axes import DEVICES
 from conformance.figures import speed
-from conformance.figures.bench_jobs import footprint
 from conformance.figures.meter import pooled_ratio
+from conformance.figures.speed import footprint
 from conformance.judging.executor import Executor
 from conformance.plan.matrix import why_absent
 from conformance.process import pool

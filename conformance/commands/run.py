@@ -14,7 +14,7 @@ from conformance.cache import sources
 from conformance.commands import interrupts, judging, planning, progress, stored
 from conformance.commands.output import say, tell, what_was_lost
 from conformance.errors import ExitCode, StoreError, UsageError, counted
-from conformance.figures import bench_jobs, speed
+from conformance.figures import speed
 from conformance.judging import resuming
 from conformance.judging.executor import Executor
 from conformance.process import child, environment, pool
@@ -28,7 +28,7 @@ from conformance.store.run_files import Contents, Writer
 
 JOBS: dict[str, Callable[[Contents, Executor], list[dict[str, Callable[[], Result]]]]] = {
     "speed": speed.default_jobs,
-    "bench": bench_jobs.bench_jobs,
+    "bench": speed.bench_jobs,
 }
 
 

@@ -1,8 +1,11 @@
-"""Plans which cells of a judged run to time side by side, in up to two processes, and combines the results.
+"""Plans what is measured of a judged run, side by side, in up to two processes for each cell, and combines the results.
 
-Only cells that pass are timed, next to eager fp32 with the same weights and inputs.
+Only cells that pass are measured: their speed next to eager fp32 with the same weights and inputs, and for
+`conformance bench` every figure, compile cost, bytes and ceilings. Each is one job, stored under its name:
+`speed FIGURE GROUP #INDEX`, `compile CELL`, `footprint CELL`, `ceilings DEVICE`.
 """
 
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,10 +15,10 @@ from typing import TypeVar
 from conformance.figures.meter import pooled_ratio
 from conformance.judging.executor import Executor, cell_task
 from conformance.process import pool
+from conformance.records import measurements
 from conformance.records.cell import STATUSES, Cell, Observation, Verdict
-from conformance.records.measurements import NOISY, CellTiming, Ratio, Reason, Result, Timing
 from conformance.records.plan import Plan, PlannedCell
-from conformance.records.tasks import TIMING, TimingTask
+from conformance.records.tasks import CEILINGS, COMPILE, FOOTPRINT, TIMING, CeilingsTask, CompileTask, TimingTask
 from conformance.store.run_files import Contents
 
 SPEED = "speed "  # begins the names of its jobs
@@ -31,7 +34,7 @@ HEART = (
 ).split()
 HEART_PRECISIONS = ("fp32",)
 
-Job = Callable[[], Result]
+Job = Callable[[], measurements.Result]
 AnyJob = TypeVar("AnyJob")
 
 
@@ -42,9 +45,9 @@ class Speed:
     cell: str  # its id
     figure: str = ""  # what was timed; a key of `FIGURES`
     seconds: float | None = None  # median time of one call; None if there is no figure
-    ratios: Mapping[str, Ratio] = field(default_factory=dict)  # times faster than each baseline, by its cell's id
+    ratios: Mapping[str, measurements.Ratio] = field(default_factory=dict)  # times faster than each, by its cell's id
     warm_calls: int = 0  # calls until the time was steady, the most of all processes
-    reason: Reason | None = None  # why there is no figure
+    reason: measurements.Reason | None = None  # why there is no figure
 
     @property
     def is_short(self) -> bool:
@@ -94,7 +97,7 @@ def _group(
     for name in names:
         reason = why_not(name, cells[name], verdicts)
         if missing and not reason:
-            reason = Reason("no baseline", f"{base.id} is {missing.short}")
+            reason = measurements.Reason("no baseline", f"{base.id} is {missing.short}")
         if reason:
             refused.append(Speed(name, reason=reason))
         elif name != base.id:
@@ -114,15 +117,15 @@ def measurable(contents: Contents) -> list[Cell]:
     return [p.cell for p in planned if not why_not(p.id, p, contents.verdicts)]
 
 
-def why_not(name: str, planned: PlannedCell | None, verdicts: Mapping[str, Verdict]) -> Reason | None:
+def why_not(name: str, planned: PlannedCell | None, verdicts: Mapping[str, Verdict]) -> measurements.Reason | None:
     """Why a cell of that id is not measured; None if it passes, apart from declared dtypes."""
     if planned is None:
-        return Reason("not judged")
+        return measurements.Reason("not judged")
     verdict = verdicts[name]
     only_dtypes = all(e.outcome == "dtype" for e in planned.expect)
     if verdict.status == "PASS" or (verdict.status == "EXPECTED" and only_dtypes):
         return None
-    return Reason(verdict.status, "only a cell that passes has a speed")
+    return measurements.Reason(verdict.status, "only a cell that passes has a speed")
 
 
 def timing_jobs(plan: Plan, group: TimingGroup, executor: Executor, figure: str) -> dict[str, Job]:
@@ -133,7 +136,7 @@ def timing_jobs(plan: Plan, group: TimingGroup, executor: Executor, figure: str)
 
 def time_once(
     plan: Plan, cells: Sequence[PlannedCell], executor: Executor, figure: str, *, process_index: int
-) -> Timing | Reason:
+) -> measurements.Timing | measurements.Reason:
     """Time a figure of cells, the baseline first, in the process of that number among those that time the same cells.
 
     Unless the figure is `DEFAULT`, every sample is kept.
@@ -143,7 +146,7 @@ def time_once(
         sized = plan.working_size(planned.cell) if quick else None
         reference = executor.reference(sized.name if sized else planned.cell.model)
         if isinstance(reference, Observation):
-            return Reason("no reference", reference.message)
+            return measurements.Reason("no reference", reference.message)
         task = cell_task(plan, planned.cell, reference, planned.expect)
         tasks.append(replace(task, size=sized.size if sized else 0))
     taken = default_figure(plan.models[cells[0].cell.model].figures) if quick else figure
@@ -168,11 +171,11 @@ def _speeds_of(group: TimingGroup, contents: Contents, figure: str) -> list[Spee
     jobs = group.jobs(figure)
     if any(is_needed(job, contents.results) for job in jobs):
         return []
-    results = [result for job in jobs if (result := contents.result(Timing, job)) is not None]
+    results = [result for job in jobs if (result := contents.result(measurements.Timing, job)) is not None]
     return [*group.refused, *(pooled_speed(name, results) for name in group.timed if results)]
 
 
-def is_needed(job: str, results: Mapping[str, Result]) -> bool:
+def is_needed(job: str, results: Mapping[str, measurements.Result]) -> bool:
     """Whether a job is not done and can still change a figure.
 
     A second process cannot make an interval narrower, or give a figure that the first one refused. The speed of
@@ -182,16 +185,16 @@ def is_needed(job: str, results: Mapping[str, Result]) -> bool:
         return False
     group, _, index = job.rpartition(" #")
     first = results.get(f"{group} #0") if job.startswith(SPEED) and index != "0" else None
-    if not isinstance(first, Timing):
+    if not isinstance(first, measurements.Timing):
         return first is None
     ratios = [one.ratios.values() for one in first.cells.values() if (one.seconds or 0.0) >= LAUNCH_SECONDS]
-    return any(found.verdict != NOISY for each in ratios for found in each)
+    return any(found.verdict != measurements.NOISY for each in ratios for found in each)
 
 
-def pooled_speed(name: str, results: Sequence[Timing | Reason]) -> Speed:
+def pooled_speed(name: str, results: Sequence[measurements.Timing | measurements.Reason]) -> Speed:
     """One cell's speed from the results of all processes. If one could not measure it, there is no figure."""
-    figure = next((result.figure for result in results if isinstance(result, Timing)), "")
-    seen = [r.cells[name] if isinstance(r, Timing) else CellTiming(reason=r) for r in results]
+    figure = next((result.figure for result in results if isinstance(result, measurements.Timing)), "")
+    seen = [r.cells[name] if isinstance(r, measurements.Timing) else measurements.CellTiming(reason=r) for r in results]
     reason = next((timing.reason for timing in seen if timing.reason), None)
     if reason:
         return Speed(name, figure, reason=reason)
@@ -219,3 +222,67 @@ def default_jobs(contents: Contents, executor: Executor) -> list[dict[str, Job]]
     """The jobs that the speeds of the matrix need, by name, in batches."""
     groups = timing_groups(contents.plan, contents.verdicts)
     return in_batches(timing_jobs(contents.plan, group, executor, DEFAULT) for group in groups)
+
+
+# The jobs of `conformance bench`.
+
+WARM_RUNS = 3
+
+
+def ceilings_job(device: str) -> str:
+    """The name of the job that measures a device's ceilings."""
+    return f"ceilings {device}"
+
+
+def footprint_job(cell: Cell) -> str:
+    """The name of the job that counts what a cell costs."""
+    return f"footprint {cell.id}"
+
+
+def compile_job(cell: Cell) -> str:
+    """The name of the job that measures what a cell costs before its first result."""
+    return f"compile {cell.id}"
+
+
+def bench_jobs(contents: Contents, executor: Executor) -> list[dict[str, Job]]:
+    """All jobs of a bench, by name, in batches."""
+    plan = contents.plan
+    cells = measurable(contents)
+    ceilings: dict[str, Job] = {}
+    for device in dict.fromkeys(cell.device for cell in cells):
+        precisions = tuple(dict.fromkeys(c.precision for c in cells if c.device == device))
+        ceilings[ceilings_job(device)] = partial(pool.result, CEILINGS, CeilingsTask(device, precisions), plan.deadline)
+    timings = in_batches(
+        timing_jobs(plan, group, executor, figure)
+        for group in timing_groups(plan, contents.verdicts)
+        for figure in (plan.models[group.cells[0].cell.model].figures if group.cells else ())
+    )
+    costs: dict[str, Job] = {}
+    for cell in cells:
+        costs[footprint_job(cell)] = partial(footprint, plan, cell)
+        if plan.models[cell.model].figures != ("fit",):
+            costs[compile_job(cell)] = partial(_compile_cost, plan, cell)
+    return [ceilings, *timings, costs]
+
+
+def footprint(plan: Plan, cell: Cell) -> measurements.Footprint | measurements.Reason:
+    """Count what a cell costs, in a child process; a reason if that fails."""
+    return pool.result(FOOTPRINT, cell_task(plan, cell), plan.deadline)
+
+
+def _compile_cost(plan: Plan, cell: Cell) -> measurements.CompileCost:
+    """The cost of one start with an empty cache and, if the mode compiles, of further ones with the cache it filled."""
+    with tempfile.TemporaryDirectory(prefix="conformance-cold-") as cache:
+        task = CompileTask(cell_task(plan, cell), cache)
+        wanted = ["miss", *(["hit"] * WARM_RUNS if cell.mode in plan.compiling_modes else [])]
+        cold, *warm = (_compile_run(plan, task, state) for state in wanted)
+    return measurements.CompileCost(cold, tuple(warm))
+
+
+def _compile_run(plan: Plan, task: CompileTask, wanted: str) -> measurements.CompileRun:
+    run = pool.result(COMPILE, task, plan.deadline)
+    if isinstance(run, measurements.Reason):
+        return measurements.CompileRun(reason=run)
+    if run.cache not in ("", wanted):
+        return replace(run, reason=measurements.Reason(f"cache {run.cache}", f"it should have been a {wanted}"))
+    return run

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from conformance.figures import bench_jobs, speed
+from conformance.figures import speed
 from conformance.figures.crossover import NOT_MEASURED, Point, byte_rate, crossover, share
 from conformance.figures.speed import Speed
 from conformance.records.cell import Cell
@@ -79,7 +79,7 @@ class _Bench:
         ]
 
     def _counts(self, cell: Cell) -> Footprint:
-        found = self._contents.result(Footprint, bench_jobs.footprint_job(cell))
+        found = self._contents.result(Footprint, speed.footprint_job(cell))
         return found if isinstance(found, Footprint) else Footprint()
 
     def _default_speed(self, cell: Cell) -> Speed | None:
@@ -88,7 +88,7 @@ class _Bench:
 
     def _first_gradient(self, cell: Cell, cache: str) -> float | Reason | None:
         """Seconds to the first gradient, the median of the warm runs; the reason if there are none."""
-        cost = self._contents.result(CompileCost, bench_jobs.compile_job(cell))
+        cost = self._contents.result(CompileCost, speed.compile_job(cell))
         if not isinstance(cost, CompileCost):
             return cost
         runs = [cost.cold] if cache == "cold" else cost.warm
@@ -114,7 +114,7 @@ class _Bench:
         return _with_spaces(round(float(f"{max(0.0, first - started) / gain:.2g}")))
 
     def _share(self, cell: Cell, figure: str, part: str) -> str:
-        ceilings = self._contents.result(Ceilings, bench_jobs.ceilings_job(cell.device))
+        ceilings = self._contents.result(Ceilings, speed.ceilings_job(cell.device))
         timed = self._speeds.get(figure, {}).get(cell.id)
         least, flops = (self._counts(cell).count(f"{name}.{part}") for name in ("least_bytes", "flops"))
         if timed is None or timed.seconds is None or least is None or flops is None:

@@ -3,8 +3,8 @@
 import pytest
 from harness.made_by_hand import passed, plan_for
 
-from conformance.figures import bench_jobs as jobs
-from conformance.figures.bench_jobs import WARM_RUNS, ceilings_job, compile_job, footprint_job
+from conformance.figures import speed
+from conformance.figures.speed import WARM_RUNS, ceilings_job, compile_job, footprint_job
 from conformance.records.cell import Cell
 from conformance.records.measurements import CompileCost, CompileRun, Reason
 from conformance.store.run_files import Contents
@@ -24,7 +24,7 @@ def contents(*modes, figures=("forward", "gradient", "step"), compiling=(), stat
 
 def bench(made):
     """The jobs of a bench by name, of all batches."""
-    return {name: job for batch in jobs.bench_jobs(made, None) for name, job in batch.items()}
+    return {name: job for batch in speed.bench_jobs(made, None) for name, job in batch.items()}
 
 
 def test_each_measurement_of_each_cell_that_passes_is_a_job():
@@ -50,7 +50,7 @@ def test_the_compile_cost_of_a_training_is_not_measured():
 
 def test_the_ceilings_are_those_of_all_precisions_that_pass(monkeypatch):
     told = []
-    monkeypatch.setattr(jobs.pool, "result", lambda target, task, _: told.append((target.function, task)))
+    monkeypatch.setattr(speed.pool, "result", lambda target, task, _: told.append((target.function, task)))
     for status, precisions in (({}, PRECISIONS), ({"eager_amp_bf16": "FAIL"}, ("fp32",))):
         bench(contents("eager", status=status))[ceilings_job("cpu")]()
         function, task = told.pop()
@@ -67,7 +67,7 @@ def compile_cost(monkeypatch, mode, compiling, caches):
         used.append(task.cache)
         return CompileRun(1.0, 2.0, next(states))
 
-    monkeypatch.setattr(jobs.pool, "result", result)
+    monkeypatch.setattr(speed.pool, "result", result)
     found = bench(contents("eager", mode, compiling=compiling))[compile_job(cell(mode))]()
     return found, used
 
@@ -98,6 +98,6 @@ def test_a_cache_in_an_unexpected_state_takes_the_place_of_the_seconds(monkeypat
 
 
 def test_a_run_that_ends_without_a_result_has_its_reason(monkeypatch):
-    monkeypatch.setattr(jobs.pool, "result", lambda *_: Reason("crashed", "x"))
+    monkeypatch.setattr(speed.pool, "result", lambda *_: Reason("crashed", "x"))
     found = bench(contents("eager"))[compile_job(cell("eager"))]()
     assert found == CompileCost(CompileRun(reason=Reason("crashed", "x")))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from harness.made_by_hand import passed, plan_for, with_models
 
-from conformance.figures.bench_jobs import ceilings_job, compile_job, footprint_job
+from conformance.figures.speed import ceilings_job, compile_job, footprint_job
 from conformance.records import measurements
 from conformance.records.cell import Cell, SizedModel, Verdict
 from conformance.records.measurements import CompileCost, CompileRun, Footprint, PerPass, Ratio, Reason

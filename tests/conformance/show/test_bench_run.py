@@ -5,8 +5,7 @@ import re
 import pytest
 from harness.command import conformance, run_folder
 
-from conformance.figures.bench_jobs import WARM_RUNS, compile_job, footprint_job
-from conformance.figures.speed import is_needed
+from conformance.figures.speed import WARM_RUNS, compile_job, footprint_job, is_needed
 from conformance.records.cell import Cell
 from conformance.records.measurements import CompileCost, Footprint
 from conformance.store import run_files
