@@ -19,7 +19,7 @@ from conformance.cell import otherwise, policy
 from conformance.cell.session import CellSession, Comparison, open_task
 from conformance.evaluate import attributes, error_text, evaluation, inputs, process_state, transforms, weights
 from conformance.evaluate.evaluation import Evaluation, Question, autocast, autocast_to
-from conformance.float64 import graphs, wide
+from conformance.float64 import replacements, wide
 from conformance.gates import compare, distance
 from conformance.gates.distance import same_bytes
 from conformance.oracle import reference, reference_file
@@ -192,7 +192,7 @@ def _two_calls(session: CellSession, case: Case, question: Question) -> tuple[Ev
         return evaluation.evaluate(made.call, owner, asked, noted=True)
 
     identical = partial(evaluate, replace(question, states={}))  # a state moves on, as it does from step to step
-    with graphs.note_scripts() as scripts:
+    with replacements.note_scripts() as scripts:
         calls = [session.recompiles.watch(case.name, identical)]
     warm = max(session.mode.warm_calls, MODES["scripted"].warm_calls if scripts else 0)
     calls += [session.recompiles.watch(case.name, identical) for _ in range(warm + 1)]

@@ -11,7 +11,7 @@ import torch
 from conformance.errors import NoOracleError
 from conformance.evaluate import backward, error_text, evaluation, inputs, process_state, transforms, weights
 from conformance.evaluate.evaluation import Evaluation, Question, question_of
-from conformance.float64 import copies, graphs, replacements
+from conformance.float64 import copies, replacements
 from zoo import Call, Case, Spec, SpecError, internals
 
 CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
@@ -59,7 +59,7 @@ def widen(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
             replacements.without_validation(),
             Widened(),
             replacements.NarrowDraws() if draws else UNCHANGED,
-            graphs.WidenedOps() if ops else UNCHANGED,
+            replacements.WidenedOps() if ops else UNCHANGED,
         ):
             yield
     finally:
@@ -123,7 +123,7 @@ class Oracle:
         self.kept: tuple[str, ...] = ()
         self._memory, self._remembers = ModuleMemory(self.model), False
         self.narrow_state = weights.state_of(self._narrow)
-        self._watched = self._ops = graphs.has_graph(self.model)
+        self._watched = self._ops = replacements.has_graph(self.model)
         self.draws, self._differentiates = process_state.DRAWS in spec.changes_state, spec.differentiable
 
     def starting_from(self, state: dict[str, torch.Tensor]) -> "Oracle":
@@ -176,7 +176,7 @@ class Oracle:
         self, question: Question, mode: contextlib.AbstractContextManager[Any], *, noted: bool
     ) -> Evaluation:
         """Evaluate, and see whether Python code calls scripted functions, or draws from a generator of its own."""
-        watch = graphs.NarrowWatch()
+        watch = replacements.NarrowWatch()
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             with watch:
@@ -225,7 +225,7 @@ class Oracle:
         except Exception:  # noqa: BLE001 -- it fails in float32 too, so the spec is wrong
             raise SpecError(f"case {case.name}: {error_text.describe_error(problem)}") from problem
         text = f"case {case.name} runs in float32 but not in float64: {error_text.one_line(problem)}"
-        if graphs.has_graph(self.model):
+        if replacements.has_graph(self.model):
             text += "; the model is a graph made for float32, so name the eager module as the spec's reference"
         raise NoOracleError(text) from problem
 
@@ -254,7 +254,7 @@ def wide_model(model: Any) -> Any:
     if not isinstance(model, torch.nn.Module):
         return model
     wide = copies.copy_model(model)
-    graphs.widen_constants(wide)
+    replacements.widen_constants(wide)
     return internals.apply_to_tensors(wide)(lambda t: t.to(inputs.widest(t.dtype)))  # .double() drops imaginary parts
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from conformance import axes
 from conformance.errors import UsageError, describe_error, near_names, one_line, some
 from conformance.evaluate import error_text, evaluation, inputs, weights
-from conformance.float64 import graphs, wide
+from conformance.float64 import replacements, wide
 from conformance.own.forms import Architecture, Forms, architecture, forms_of
 from conformance.records.plan import OwnModel
 from zoo import Call, Case, Convention, Spec, SpecError, internals
@@ -394,7 +394,7 @@ def _call(spec: Spec, model: Any, seed: int) -> evaluation.Evaluation:
         return evaluation.evaluate(model, model, _question(spec, model, seed), noted=True)
 
     try:
-        with graphs.note_scripts() as scripts:
+        with replacements.note_scripts() as scripts:
             calls = [call_once()]
         later = axes.MODES["scripted"].warm_calls if scripts else 0  # a script may do otherwise then
         calls += [call_once() for _ in range(later)]

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.axes import PRECISIONS
 from conformance.evaluate.process_state import keep_switches
-from conformance.float64 import graphs, replacements
+from conformance.float64 import replacements
 from conformance.float64.replacements import FUNCTIONS, grouped_mm
 from conformance.float64.wide import widen
 from conformance.perturb.kinks import KinkWatch
@@ -328,10 +328,10 @@ ONES = torch.ones(2)
     ],
 )
 def test_a_call_of_a_script_is_noted(call, noted):
-    with graphs.note_scripts() as scripts:
+    with replacements.note_scripts() as scripts:
         call(ONES)
     assert bool(scripts) is noted
-    with graphs.note_scripts() as scripts:
+    with replacements.note_scripts() as scripts:
         pass
     call(ONES)
     assert not scripts
