@@ -14,7 +14,6 @@ from pathlib import Path
 from conformance.commands.output import columns, say, tell, write
 from conformance.errors import ExitCode, UsageError
 from conformance.figures import atlas
-from conformance.figures.changes import compare
 from conformance.judging import resuming
 from conformance.records.tasks import ProbeRun
 from conformance.show import bench, ci, comparisons, matrix
@@ -48,7 +47,7 @@ def show_changes(before: Path, after: Path, *, markdown: Path | None, json: Path
     Raises:
         UsageError: a run cannot be read, or a file cannot be written.
     """
-    found = compare(run_files.read_summary(before), run_files.read_summary(after))
+    found = atlas.compare(run_files.read_summary(before), run_files.read_summary(after))
     tell(comparisons.changes_text(found))
     write(markdown, lambda: comparisons.changes_page(found))
     write(json, lambda: comparisons.changes_json(found))

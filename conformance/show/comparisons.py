@@ -3,8 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from conformance.figures.atlas import CORRECT, DECLARED, OTHER_DTYPE, RED, SHOWN, WORKS, Atlas, History
-from conformance.figures.changes import KINDS, Comparison
+from conformance.figures import atlas
 from conformance.records.cell import Cell
 from conformance.records.convert import to_json
 from conformance.show.text import escape, markdown_table, table, visible
@@ -12,10 +11,10 @@ from conformance.show.text import escape, markdown_table, table, visible
 HEAD = ["cell", "A", "B", "why"]
 SAME = "A and B were made in the same environment."
 
-GLYPHS = {WORKS: "✓", OTHER_DTYPE: "≠", DECLARED: "–", RED: "✗"}
+GLYPHS = {atlas.WORKS: "✓", atlas.OTHER_DTYPE: "≠", atlas.DECLARED: "–", atlas.RED: "✗"}
 ABSENT = "·"
 LEGEND = "✓ works, ≠ works with another dtype, as declared, – does not work, as declared, ✗ red, · not judged."
-OF_FAULTS = {SHOWN: "✗", CORRECT: "✓"}
+OF_FAULTS = {atlas.SHOWN: "✗", atlas.CORRECT: "✓"}
 LEGEND_OF_FAULTS = "✗ this torch has the fault, ✓ it is correct, · not known."
 CHANGED, LASTING = "What differs between versions", "What is the same in every version that judged it"
 
@@ -23,36 +22,36 @@ Notes = dict[tuple[str, str], int]  # reason and link: number
 Section = tuple[str, list[list[str]], list[str]]  # title, rows, head
 
 
-def changes_text(found: Comparison) -> str:
+def changes_text(found: atlas.Comparison) -> str:
     """The changes between two runs as text."""
     parts = [f"A {visible(found.a)}\nB {visible(found.b)}", _verdict(found)]
     parts.append(table(_differing(found), ["", "A", "B"]) or SAME)
-    parts += [f"{kind}: {KINDS[kind]}\n{table(rows, HEAD)}" for kind, rows in _changes(found).items()]
+    parts += [f"{kind}: {atlas.KINDS[kind]}\n{table(rows, HEAD)}" for kind, rows in _changes(found).items()]
     return "\n\n".join(parts)
 
 
-def changes_page(found: Comparison) -> str:
+def changes_page(found: atlas.Comparison) -> str:
     """The changes between two runs as Markdown."""
     parts = [f"# {_verdict(found)}", f"A: {_code(found.a)}  \nB: {_code(found.b)}"]
     parts.append(_markdown(_differing(found), ["", "A", "B"]) if found.differs else SAME)
     for kind, rows in _changes(found).items():
         drawn = markdown_table([[_code(row[0]), *map(escape, row[1:])] for row in rows], HEAD)
-        parts.append(f"## {kind} ({len(rows)})\n\n{KINDS[kind]}.\n\n{drawn}")
+        parts.append(f"## {kind} ({len(rows)})\n\n{atlas.KINDS[kind]}.\n\n{drawn}")
     return "\n\n".join(parts) + "\n"
 
 
-def changes_json(found: Comparison) -> str:
+def changes_json(found: atlas.Comparison) -> str:
     """The changes between two runs as JSON."""
     return json.dumps(to_json(found), indent=1) + "\n"
 
 
-def _verdict(found: Comparison) -> str:
-    counts = {kind: sum(change.kind == kind for change in found.changes) for kind in KINDS}
+def _verdict(found: atlas.Comparison) -> str:
+    counts = {kind: sum(change.kind == kind for change in found.changes) for kind in atlas.KINDS}
     text = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     return f"{'✗' if found.is_worse else '✓'} {text or 'no changes'}"
 
 
-def _changes(found: Comparison) -> dict[str, list[list[str]]]:
+def _changes(found: atlas.Comparison) -> dict[str, list[list[str]]]:
     rows: dict[str, list[list[str]]] = {}
     for change in found.changes:
         row = [change.cell, change.before, change.after, change.text]
@@ -60,7 +59,7 @@ def _changes(found: Comparison) -> dict[str, list[list[str]]]:
     return rows
 
 
-def _differing(found: Comparison) -> list[list[str]]:
+def _differing(found: atlas.Comparison) -> list[list[str]]:
     return [[name, *map(visible, pair)] for name, pair in found.differs.items()]
 
 
@@ -72,14 +71,14 @@ def _markdown(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
     return markdown_table([list(map(escape, row)) for row in rows], head)
 
 
-def atlas_text(atlas: Atlas) -> str:
+def atlas_text(found: atlas.Atlas) -> str:
     """What works since which torch version, as text."""
     notes: Notes = {}
-    sections = _sections(atlas, notes)
-    faults, head = _faults(atlas)
+    sections = _sections(found, notes)
+    faults, head = _faults(found)
     parts = [
-        "\n".join(map(visible, _makers(atlas))),
-        visible(_sentence(atlas)),
+        "\n".join(map(visible, _makers(found))),
+        visible(_sentence(found)),
         *(f"{title}:\n{table(rows, columns)}" for title, rows, columns in sections),
         LEGEND if sections else "",
         "\n".join(f"({n}) {visible(why)}{f'  {link}' if link else ''}" for (why, link), n in notes.items()),
@@ -89,47 +88,47 @@ def atlas_text(atlas: Atlas) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def atlas_page(atlas: Atlas) -> str:
+def atlas_page(found: atlas.Atlas) -> str:
     """What works since which torch version, as a page in Markdown."""
     notes: Notes = {}
-    sections = _sections(atlas, notes)
+    sections = _sections(found, notes)
     parts = [
         "# What works since which torch",
-        "\n".join(f"- {escape(maker)}" for maker in _makers(atlas)),
-        escape(_sentence(atlas)),
+        "\n".join(f"- {escape(maker)}" for maker in _makers(found)),
+        escape(_sentence(found)),
         *(f"## {title}\n\n{_markdown(rows, columns)}" for title, rows, columns in sections),
         LEGEND if sections else "",
         "\n".join(f"- ({n}) {escape(why)}{f' {escape(link)}' if link else ''}" for (why, link), n in notes.items()),
-        *(["## Faults of torch", _markdown(*_faults(atlas)), LEGEND_OF_FAULTS] if atlas.faults else []),
+        *(["## Faults of torch", _markdown(*_faults(found)), LEGEND_OF_FAULTS] if found.faults else []),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _makers(atlas: Atlas) -> list[str]:
-    return [f"{maker.text} · {maker.judge.day or 'no date'} · {maker.judge}" for maker in atlas.makers]
+def _makers(found: atlas.Atlas) -> list[str]:
+    return [f"{maker.text} · {maker.judge.day or 'no date'} · {maker.judge}" for maker in found.makers]
 
 
-def _sentence(atlas: Atlas) -> str:
-    if not atlas.cells:
+def _sentence(found: atlas.Atlas) -> str:
+    if not found.cells:
         return ""
-    always = [history for history in atlas.cells if _kinds(history) == {WORKS}]
+    always = [history for history in found.cells if _kinds(history) == {atlas.WORKS}]
     models = len({history.cell.model for history in always})
-    where = f"in each of the {len(atlas.versions)} versions that judged them"
-    return f"{len(always)} of {len(atlas.cells)} cells, of {models} models, work {where}."
+    where = f"in each of the {len(found.versions)} versions that judged them"
+    return f"{len(always)} of {len(found.cells)} cells, of {models} models, work {where}."
 
 
-def _kinds(history: History) -> set[str]:
+def _kinds(history: atlas.History) -> set[str]:
     return {state.kind for state in history.states.values()}
 
 
-def _sections(atlas: Atlas, notes: Notes) -> list[Section]:
+def _sections(found: atlas.Atlas, notes: Notes) -> list[Section]:
     """The cells that do not simply work: first those that versions differ in, then the others."""
     changed: dict[tuple[str, ...], list[Cell]] = {}
     lasting: dict[tuple[str, ...], list[Cell]] = {}
-    for history in atlas.cells:
-        if _kinds(history) == {WORKS}:
+    for history in found.cells:
+        if _kinds(history) == {atlas.WORKS}:
             continue
-        states = [history.states.get(version) for version in atlas.versions]
+        states = [history.states.get(version) for version in found.versions]
         signs = [GLYPHS[state.kind] if state else ABSENT for state in states]
         why = " ".join(dict.fromkeys(_number(s.reason, s.link, notes) for s in states if s and s.reason))
         model, device = history.cell.model, history.cell.device
@@ -141,7 +140,7 @@ def _sections(atlas: Atlas, notes: Notes) -> list[Section]:
             lasting.setdefault((model, device, sign, why), []).append(history.cell)
     cell = ["model", "mode", "precision", "device"]
     sections = [
-        (CHANGED, _fold(changed), [*cell, *atlas.versions, "since", "broke", "mended", "why"]),
+        (CHANGED, _fold(changed), [*cell, *found.versions, "since", "broke", "mended", "why"]),
         (LASTING, _fold(lasting), [*cell, "verdict", "why"]),
     ]
     return [section for section in sections if section[1]]
@@ -165,11 +164,11 @@ def _number(reason: str, link: str, notes: Notes) -> str:
     return f"({notes.setdefault((reason, link), len(notes) + 1)})"
 
 
-def _faults(atlas: Atlas) -> tuple[list[list[str]], list[str]]:
+def _faults(found: atlas.Atlas) -> tuple[list[list[str]], list[str]]:
     rows = []
-    for fault in atlas.faults:
-        signs = [OF_FAULTS.get(fault.states.get(version, ""), ABSENT) for version in atlas.versions]
-        shown = ", ".join(version for version, state in fault.states.items() if state == SHOWN)
+    for fault in found.faults:
+        signs = [OF_FAULTS.get(fault.states.get(version, ""), ABSENT) for version in found.versions]
+        shown = ", ".join(version for version, state in fault.states.items() if state == atlas.SHOWN)
         probe = fault.probe
         rows.append([probe.probe, fault.device, *signs, shown or "none", probe.summary, probe.link, probe.remedy])
-    return rows, ["probe", "device", *atlas.versions, "seen in", "at risk", "issue or source", "instead"]
+    return rows, ["probe", "device", *found.versions, "seen in", "at risk", "issue or source", "instead"]

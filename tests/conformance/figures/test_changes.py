@@ -7,7 +7,7 @@ import pytest
 from harness.whole_runs import at_first_case, plan_of_zoo, verdict, write
 
 from conformance import cli
-from conformance.figures.changes import KINDS, compare
+from conformance.figures.atlas import KINDS, compare
 from conformance.records.cell import Discrepancy, TensorName
 from conformance.records.convert import to_json
 from conformance.records.measurements import CellTiming, Ratio, Result, Timing

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from harness.made_by_hand import plan_for
 
-from conformance.figures.changes import compare
+from conformance.figures.atlas import compare
 from conformance.records.cell import OUTPUT, RAISES, Cell, Discrepancy, Measure, Observation, TensorName, Verdict
 from conformance.records.convert import to_json
 from conformance.store import run_files
