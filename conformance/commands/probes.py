@@ -11,7 +11,7 @@ from conformance.axes import DEVICES, choose
 from conformance.commands.output import tell
 from conformance.commands.planning import ask_child
 from conformance.errors import ExitCode, UsageError, suggestion
-from conformance.judging import probed
+from conformance.judging import executor
 from conformance.process import environment
 from conformance.process.child import Ending
 from conformance.records import tasks
@@ -88,12 +88,12 @@ def _finding(probe: ProbeInfo, device: str, timeout: float) -> ProbeFinding:
     if not probe.concerns:
         alone = f"not run: it is about {' and '.join(probe.devices)} alone"
         return ProbeFinding(probe.name, "SKIPPED", alone, probe.link, probe.summary, probe.remedy)
-    return judge_probe(probe, device, probed.observe(probe.name, device, timeout))
+    return judge_probe(probe, device, executor.run_probe(probe.name, device, timeout))
 
 
 def judge_probe(probe: ProbeInfo, device: str, ending: Ending[ProbeSighting]) -> ProbeFinding:
     """Compare how a probe ended with what it declares for this torch on the device that it ran on."""
-    kind, seen = probed.outcome_of(ending)
+    kind, seen = executor.probe_outcome(ending)
     status = _status(probe, kind, seen)
     if STATUSES[status].red:
         declared = f"declared for this torch: {probe.symptom if probe.declared else 'nothing'}"
@@ -104,7 +104,7 @@ def judge_probe(probe: ProbeInfo, device: str, ending: Ending[ProbeSighting]) ->
 
 
 def _status(probe: ProbeInfo, kind: str, seen: str) -> str:
-    shown = probed.shows(probe.symptom, kind, seen)
+    shown = executor.shows_fault(probe.symptom, kind, seen)
     if probe.declared is None and (shown or kind == "saw"):
         return "INCONCLUSIVE"
     if shown:

@@ -1,8 +1,8 @@
-"""Runs each cell in its own process, and makes the reference of a model before its cells."""
+"""Runs each cell in its own process, makes the reference of a model before its cells, and runs the probes."""
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,14 +10,72 @@ from tempfile import TemporaryDirectory
 from conformance.axes import PRECISIONS
 from conformance.cache.references import KeptReferences, References
 from conformance.errors import MachineError, with_last_lines
-from conformance.judging.probed import Probed
 from conformance.process import child, environment
 from conformance.process.child_side import WAITING
 from conformance.records import tasks
-from conformance.records.cell import Cell, Observation, Verdict
+from conformance.records.cell import PROBED, Cell, Observation, Verdict
 from conformance.records.plan import Plan, PlannedCell
 from conformance.verdict import judge
 from zoo.expect import Expect
+
+UNTOLD = "the probe {name} did not tell whether its fault shows on this machine, so nothing is declared by it: {why}"
+
+
+def run_probe(name: str, device: str, deadline: float) -> child.Ending[tasks.ProbeSighting]:
+    """Run one probe in a process of its own, with its own compile cache."""
+    with TemporaryDirectory(prefix="conformance-probe-", ignore_cleanup_errors=True) as cache:
+        return child.run(tasks.RUN_PROBE, tasks.ProbeTask(f"{tasks.PACKAGE}.{name}", device, cache), deadline=deadline)
+
+
+def probe_outcome(ending: child.Ending[tasks.ProbeSighting]) -> tuple[str, str]:
+    """How a probe ended, or what kind of sighting it was; and what it said."""
+    result = ending.result
+    return (result.kind, result.text) if result is not None else (ending.kind, ending.message)
+
+
+def shows_fault(symptom: str, kind: str, text: str) -> bool | None:
+    """Whether a probe saw its fault, by what it told; None if it saw something else, or could not look."""
+    if text == symptom and kind in ("saw", "crashed"):
+        return True
+    return False if kind == "unavailable" or (kind == "saw" and not text) else None
+
+
+class Probed:
+    """What probes show on this machine. Each runs once, when a cell first asks for it.
+
+    Args:
+        deadline: seconds that a probe may take.
+        symptoms: what each returns where its fault shows, by its name.
+    """
+
+    def __init__(self, deadline: float, symptoms: Mapping[str, str]) -> None:
+        self._deadline, self._symptoms = deadline, symptoms
+        self._known: dict[tuple[str, str], tuple[bool | None, str]] = {}
+
+    def facts(self, expected: Iterable[Expect], device: str) -> tuple[dict[str, bool], tuple[str, ...]]:
+        """For the judge, whether each fault shows on which one of these divergences hangs; and remarks for the report.
+
+        Raises:
+            OSError: the system starts no process.
+        """
+        found: dict[str, bool] = {}
+        remarks = []
+        for one in expected:
+            if one.probe:
+                shown, why = self._find_out(one.probe, device)
+                found[PROBED + one.probe] = bool(shown)
+                remarks += [UNTOLD.format(name=one.probe, why=why)] if shown is None else []
+        return found, tuple(remarks)
+
+    def _find_out(self, probe: str, device: str) -> tuple[bool | None, str]:
+        key = probe, device
+        if key not in self._known:
+            found = probe_outcome(run_probe(probe, device, self._deadline))
+            self._known[key] = shows_fault(self._symptoms[probe], *found), ": ".join(filter(None, found))
+        return self._known[key]
+
+
+# Runs the cells.
 
 REFERENCE_FACTOR = 2  # a reference runs a model some fifty times
 REFERENCE_SECONDS = 3600.0  # at least, so that a large model gets its reference; a shorter limit must be asked for

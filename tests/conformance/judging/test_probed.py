@@ -6,7 +6,7 @@ import pytest
 from harness.command import ROOT, conformance
 from harness.spec_files import file_of, planned
 
-from conformance.judging import probed
+from conformance.judging import executor
 from conformance.process.child import Ending
 from conformance.records.tasks import ProbeSighting
 from zoo.expect import Expect
@@ -38,8 +38,8 @@ probe = "{probe}"
 )
 def test_a_probe_runs_once_and_what_it_did_not_tell_is_remarked(monkeypatch, ending, shown):
     asked = []
-    monkeypatch.setattr(probed, "observe", lambda *task: asked.append(task) or ending)
-    probes = probed.Probed(3.0, {SHOWS: "the symptom"})
+    monkeypatch.setattr(executor, "run_probe", lambda *task: asked.append(task) or ending)
+    probes = executor.Probed(3.0, {SHOWS: "the symptom"})
     one = Expect(outcome="FAIL", reason="known", probe=SHOWS)
     facts, remarks = probes.facts((one, replace(one, probe="")), "cpu")
     assert (facts, probes.facts((one,), "cpu")) == ({f"shows {SHOWS}": bool(shown)}, (facts, remarks))
