@@ -16,8 +16,7 @@ from conformance.errors import MachineError, StoreError, UsageError
 from conformance.records.convert import from_json, to_json
 from conformance.records.plan import Environment
 from conformance.records.tasks import MadeReference, ReferenceTask
-from conformance.store import files
-from conformance.store.run_files import RECORD_BYTES
+from conformance.store import files, run_files
 
 POLL_SECONDS = 0.02
 
@@ -186,7 +185,7 @@ class KeptReferences:
 def _load(record: Path) -> MadeReference | None:
     """The record of a making; None if there is none that can be read."""
     try:
-        made: MadeReference = from_json(MadeReference, json.loads(files.read(record, RECORD_BYTES)))
+        made: MadeReference = from_json(MadeReference, json.loads(files.read(record, run_files.RECORD_BYTES)))
     except (OSError, UsageError, ValueError):
         return None
     return made

@@ -13,8 +13,7 @@ from torch import fx, nn
 
 from conformance.axes import BROKEN_GRAPH, DEVICES, NOT_PROVEN, SYMBOLIC, Mode, Prepared
 from conformance.errors import NotProvenError
-from conformance.evaluate import process_state, weights
-from conformance.evaluate.error_text import without_hints
+from conformance.evaluate import error_text, process_state, weights
 from conformance.float64.copies import adopt_state
 from conformance.records.cell import Discrepancy, Measure, TensorName
 from zoo import Candidate, Spec, SpecError, internals
@@ -109,7 +108,7 @@ def _break_reasons() -> str:
     """Why Dynamo broke a graph or, if it captured none, why it skipped the call."""
     counters = internals.dynamo_counters
     said = [*(counters["graph_break"] or counters["unimplemented"])]
-    return "; ".join(dict.fromkeys(without_hints(text) for text in said)) or "nothing was captured"
+    return "; ".join(dict.fromkeys(error_text.without_hints(text) for text in said)) or "nothing was captured"
 
 
 def prepare_graphed(model: Any, *, one_graph: bool | None, patches: dict[str, Any]) -> Prepared:

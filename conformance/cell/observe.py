@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from conformance import errors
+from conformance import errors, verdict
 from conformance.axes import MODES, PRECISIONS
 from conformance.cache import sources
 from conformance.cell import otherwise, policy
@@ -21,7 +21,6 @@ from conformance.evaluate import attributes, error_text, evaluation, inputs, pro
 from conformance.evaluate.evaluation import Evaluation, Question, autocast, autocast_to
 from conformance.float64 import replacements, wide
 from conformance.gates import compare, distance
-from conformance.gates.distance import same_bytes
 from conformance.oracle import reference, reference_file
 from conformance.oracle.draws import Redraw
 from conformance.oracle.reference import CaseReference
@@ -30,7 +29,6 @@ from conformance.process import child_side, environment, forks, machine_lock
 from conformance.records import cell
 from conformance.records.cell import OUTPUT, RAISES, Discrepancy, Measure, Observation, TensorName
 from conformance.records.tasks import CellTask, ProbeSighting, ProbeTask, ReferenceResult, ReferenceTask
-from conformance.verdict import failed_gate
 from zoo import Call, Case, ErrorInput, Spec, SpecError, internals
 from zoo.probe import Unavailable
 
@@ -161,7 +159,7 @@ def observation_of(session: CellSession) -> Observation:
     with process.phase("change"):
         for case in session.cases:
             found += after_changes(session, case)
-    if not session.precision.low_dtype and not any(map(failed_gate, found)):  # what is red would be red again
+    if not session.precision.low_dtype and not any(map(verdict.failed_gate, found)):  # what is red would be red again
         with process.phase("otherwise"):
             for case in session.cases:
                 found += otherwise.compare_ways(session, case)
@@ -347,7 +345,7 @@ def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
             continue
         compared = list(session.compared_values(named, there.of_call(session.precision), asked, found))
         yield from compared
-        if any(failed_gate(d) for d in compared):
+        if any(verdict.failed_gate(d) for d in compared):
             return  # a second change would fail too, and hide which one is to blame
 
 
@@ -439,7 +437,7 @@ def compare_overwritten(session: CellSession, case: Case, question: Question, fo
     return [
         _fault(case, name, "structure", text)
         for name, tensor in held.items()
-        if (copy := found.tensors[TensorName("output", name)]) is not None and not same_bytes(tensor, copy)
+        if (copy := found.tensors[TensorName("output", name)]) is not None and not distance.same_bytes(tensor, copy)
     ]
 
 

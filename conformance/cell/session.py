@@ -15,8 +15,7 @@ import torch
 from conformance.axes import PRECISIONS, Mode, Precision, Prepared
 from conformance.cell import compiler, modes, policy
 from conformance.errors import DamagedReferenceError
-from conformance.evaluate import error_text, evaluation, inputs, transforms, weights
-from conformance.evaluate.attributes import MISSING, States
+from conformance.evaluate import attributes, error_text, evaluation, inputs, transforms, weights
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64 import wide
 from conformance.gates import compare, distance
@@ -66,7 +65,7 @@ class CellSession:
     left_out: frozenset[str] = frozenset()
     facts: dict[str, Any] = field(default_factory=dict)
     eager: Any = None
-    initial: States = field(default_factory=dict)
+    initial: attributes.States = field(default_factory=dict)
     made: Prepared = field(init=False)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
     returned: dict[str, dict[str, torch.dtype]] = field(default_factory=dict)
@@ -142,7 +141,7 @@ class CellSession:
         if self.mode.forward_only:
             question = replace(question, differentiate=False, second=False, stacked=None, forward_mode=False)
         scale = known.scale if self.precision.is_scaled else 1.0
-        states = {path: self.initial.get(path, MISSING) for path in known.states}
+        states = {path: self.initial.get(path, attributes.MISSING) for path in known.states}
         return replace(question, precision=self.precision, device=self.cell.device, scale=scale, states=states)
 
     def baseline(self, eager: Any, question: Question) -> Evaluation | None:

@@ -20,9 +20,8 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from conformance.commands import stored
+from conformance.commands import planning, stored
 from conformance.commands.output import progress, say, tell
-from conformance.commands.planning import make_plan
 from conformance.errors import ExitCode, NotInstalledError, UsageError, one_line, suggestion
 from conformance.records.cell import STATUSES, Cell, Verdict
 from conformance.records.plan import Environment
@@ -120,7 +119,7 @@ def bisect(  # noqa: PLR0913 -- all that a person may say
     """
     source, wanted = _parse_cell(cell)
     tried = versions(torch, VERSIONS)
-    plan = make_plan(PlanRequest((source,), (wanted.mode,), (wanted.precision,), (wanted.device,)))
+    plan = planning.make_plan(PlanRequest((source,), (wanted.mode,), (wanted.precision,), (wanted.device,)))
     known = [planned.id for planned in plan.cells]
     if wanted.id not in known:
         raise UsageError(f"{source} has no cell {wanted.id}{suggestion(wanted.id, known)}")

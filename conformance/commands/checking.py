@@ -15,8 +15,7 @@ from conformance.commands.progress import Progress, Ticker, expected_seconds
 from conformance.commands.stored import exit_code
 from conformance.errors import ExitCode, StoreError, UsageError
 from conformance.judging.executor import Executor
-from conformance.process import pool
-from conformance.process.child_side import is_child
+from conformance.process import child_side, pool
 from conformance.records.cell import Verdict
 from conformance.records.convert import to_json
 from conformance.records.plan import Plan
@@ -35,7 +34,7 @@ def refuse_in_child() -> None:
     Raises:
         UsageError: this process is one.
     """
-    if is_child():
+    if child_side.is_child():
         raise UsageError(
             "check was called while a child process imported your module; put the call into a function, or under "
             'if __name__ == "__main__":'

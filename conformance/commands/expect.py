@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from conformance.commands import stored
-from conformance.commands.output import say, tell
+from conformance.commands import output, stored
 from conformance.errors import ExitCode
 from conformance.judging import declarations
 from conformance.records.cell import Cell, Verdict
@@ -46,10 +45,12 @@ def record(folder: Path, file: Path) -> ExitCode:
     if entries:
         declarations.append(file, entries)
     for verdict in lost:
-        say(f"{verdict.cell} cannot be declared: {verdict.status}  {verdict.text}")
-    tell(f"entries for {len(red) - len(lost)} of {len(red)} red cells: {len(entries)}, added to {visible(str(file))}")
+        output.say(f"{verdict.cell} cannot be declared: {verdict.status}  {verdict.text}")
+    output.tell(
+        f"entries for {len(red) - len(lost)} of {len(red)} red cells: {len(entries)}, added to {visible(str(file))}"
+    )
     if entries:
-        tell("Give each a reason, remove what should not be accepted, and run with --expect.")
+        output.tell("Give each a reason, remove what should not be accepted, and run with --expect.")
     return ExitCode.RED if lost else ExitCode.OK
 
 

@@ -19,9 +19,7 @@ from typing import Any
 
 import pytest
 
-from conformance.commands import interrupts, progress
-from conformance.commands.output import say, tell
-from conformance.commands.stored import exit_code
+from conformance.commands import interrupts, output, progress, stored
 from conformance.errors import ExitCode, MachineError, StoreError, UsageError, counted, near_names
 from conformance.judging.executor import Executor
 from conformance.process import process_table
@@ -79,12 +77,12 @@ def judge_missing(choice: Choice, contents: run_files.Contents, folder: Path, wr
     models = {model_of(cell) for cell in contents.missing}
     judged = f"{counted(len(contents.missing), 'cell')} of {counted(len(models), 'model')}"
     chosen = f"those of {judged} that match -k {choice.expression!r}" if choice.expression else judged
-    tell(f"judging {chosen}, stored in {visible(str(folder))}")
+    output.tell(f"judging {chosen}, stored in {visible(str(folder))}")
     expected = progress.expected_seconds(contents, folder)
     workers = int(choice.workers) if choice.workers else _useful_workers(expected)
     at_once = max(workers, 1)
     if not choice.expression:  # pytest knows which cells match, and the estimate is of all
-        tell(progress.opening(contents.plan, expected, at_once))
+        output.tell(progress.opening(contents.plan, expected, at_once))
     ticker = progress.Ticker(progress.Progress(expected, "cell", at_once), every_line=choice.verbose)
     recorder = Recorder(folder, writer, order(contents.plan, expected, workers), ticker)
     with contextlib.redirect_stderr(io.StringIO()) as said:
@@ -93,11 +91,11 @@ def judge_missing(choice: Choice, contents: run_files.Contents, folder: Path, wr
         raise UsageError(_refusal(said.getvalue(), choice))
     print(printable(said.getvalue()), end="", file=sys.stderr)  # noqa: T201
     if recorder.problem:
-        say(recorder.problem)
+        output.say(recorder.problem)
         return ExitCode.RED
     if code == ExitCode.INTERRUPTED and not interrupts.received_signal():
         return ExitCode.RED  # -x stopped it
-    return exit_code(run_files.read(folder)) if code in (ExitCode.OK, ExitCode.RED) else code
+    return stored.exit_code(run_files.read(folder)) if code in (ExitCode.OK, ExitCode.RED) else code
 
 
 def order(plan: Plan, seconds: Mapping[str, float], workers: int) -> list[str]:

@@ -12,10 +12,8 @@ from conformance.commands.output import tell
 from conformance.commands.planning import ask_child
 from conformance.errors import ExitCode, UsageError, suggestion
 from conformance.judging import executor
-from conformance.process import environment
-from conformance.process.child import Ending
-from conformance.records import tasks
-from conformance.records.cell import STATUSES
+from conformance.process import child, environment
+from conformance.records import cell, tasks
 from conformance.records.tasks import ProbeFinding, ProbeInfo, ProbeSighting
 from conformance.show.text import table, visible
 from conformance.store import files
@@ -54,7 +52,9 @@ def show_probes(names: tuple[str, ...], *, device: str, timeout: float, page: Pa
     """
     found = observe(names, device, timeout)
     findings = found.findings
-    rows = [[f"{STATUSES[f.status].glyph} {f.probe}", f.status, visible(f.seen), visible(f.link)] for f in findings]
+    rows = [
+        [f"{cell.STATUSES[f.status].glyph} {f.probe}", f.status, visible(f.seen), visible(f.link)] for f in findings
+    ]
     tell(table(rows, ["probe", "verdict", "seen", "issue"]))
     if page is not None:
         files.write_document(page, "probes", found)
@@ -91,11 +91,11 @@ def _finding(probe: ProbeInfo, device: str, timeout: float) -> ProbeFinding:
     return judge_probe(probe, device, executor.run_probe(probe.name, device, timeout))
 
 
-def judge_probe(probe: ProbeInfo, device: str, ending: Ending[ProbeSighting]) -> ProbeFinding:
+def judge_probe(probe: ProbeInfo, device: str, ending: child.Ending[ProbeSighting]) -> ProbeFinding:
     """Compare how a probe ended with what it declares for this torch on the device that it ran on."""
     kind, seen = executor.probe_outcome(ending)
     status = _status(probe, kind, seen)
-    if STATUSES[status].red:
+    if cell.STATUSES[status].red:
         declared = f"declared for this torch: {probe.symptom if probe.declared else 'nothing'}"
         if probe.declared is None:
             declared = f"nothing is declared for {device}"

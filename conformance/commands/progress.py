@@ -14,14 +14,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conformance.commands import interrupts
-from conformance.commands.output import columns, tell
+from conformance.commands import interrupts, output
 from conformance.errors import UsageError, counted
 from conformance.figures.speed import PROCESSES
 from conformance.records.plan import Plan
 from conformance.show.text import printable
 from conformance.store import durations, run_files
-from conformance.store.run_files import Contents
 
 EARLIER_RUNS = 3  # that are read
 SPEED_SECONDS = 3.0  # in which a process prepares and measures the speeds of one model in one precision
@@ -32,7 +30,7 @@ EVERY_SECONDS = 60.0  # between two lines where there is no terminal
 BEAT_SECONDS = 1.0
 
 
-def expected_seconds(contents: Contents, folder: Path) -> dict[str, float]:
+def expected_seconds(contents: run_files.Contents, folder: Path) -> dict[str, float]:
     """About how many seconds each cell to judge in the run of a folder will take, by id."""
     missing = set(contents.missing)
     cells = [planned for planned in contents.plan.cells if planned.id in missing]
@@ -156,14 +154,14 @@ class Ticker:
         with self._lock:
             if line and (urgent or self._every_line):
                 self.clear()
-                tell(line)
+                output.tell(line)
             if self._terminal:
-                room = (columns(self._stream) or 0) - 1  # a longer line would leave a row behind at each change
+                room = (output.columns(self._stream) or 0) - 1  # a longer line would leave a row behind at each change
                 self._stream.write(f"{ERASE}{printable(self.progress.line())[:room]}")
                 self._stream.flush()
             elif not (self._every_line or self._aside) and time.monotonic() - self._told >= EVERY_SECONDS:
                 self._told = time.monotonic()
-                tell(self.progress.line())
+                output.tell(self.progress.line())
 
     def clear(self) -> None:
         """Remove the line that changes."""

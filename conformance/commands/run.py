@@ -21,8 +21,7 @@ from conformance.process import child, environment, pool
 from conformance.records.measurements import Result
 from conformance.records.plan import Environment, Plan, in_words
 from conformance.records.tasks import ENVIRONMENT, Nothing, PlanRequest
-from conformance.show import ci, matrix
-from conformance.show.text import visible
+from conformance.show import ci, matrix, text
 from conformance.store import files, run_files, shards
 from conformance.store.run_files import Contents, Writer
 
@@ -67,7 +66,7 @@ def run(options: RunOptions) -> int:
     folder = folder_to_resume(options.resume, options.request) if options.resume else _new_run(options)
     started = time.monotonic()
     again = resuming.command(folder, run_files.read(folder).plan)
-    interrupts.speak(f"interrupted: {visible(again)}", lambda: _report(options, folder, started))
+    interrupts.speak(f"interrupted: {text.visible(again)}", lambda: _report(options, folder, started))
     code = _session(options, folder, Writer(folder))
     if code == ExitCode.NOTHING_SELECTED:
         expression = options.choice.expression
@@ -119,7 +118,7 @@ def _report(options: RunOptions, folder: Path, started: float) -> None:
     seconds = time.monotonic() - started
     contents = run_files.read(folder)
     tell(f"\n{stored.report(contents, folder, seconds)}")
-    again = visible(shlex.quote(str(folder)))
+    again = text.visible(shlex.quote(str(folder)))
     lost = what_was_lost()
     if lost:
         say(f"the output could not be written: {lost}; conformance show {again} prints it again")

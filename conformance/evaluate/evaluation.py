@@ -13,7 +13,6 @@ import torch
 from conformance.axes import Precision
 from conformance.errors import NotProvenError
 from conformance.evaluate import attributes, backward, containers, inputs, process_state, weights
-from conformance.evaluate.process_state import Change, Watch
 from conformance.records.cell import TensorName
 from zoo import Call, Case, Spec, SpecError
 
@@ -122,7 +121,7 @@ class Evaluation:
     container: containers.Container = containers.NOTHING
     shared: frozenset[containers.Pair] = frozenset()
     returned: Leaves = field(default_factory=dict)
-    changes: list[Change] = field(default_factory=list)
+    changes: list[process_state.Change] = field(default_factory=list)
     refused: str = ""
     left_out: tuple[str, ...] = ()
     drawn: str = ""
@@ -249,12 +248,14 @@ def leaves_of(owner: Any, question: Question) -> dict[str, torch.Tensor]:
     return leaves
 
 
-def _watch(owner: Any, leaves: dict[str, torch.Tensor], question: Question, *, noted: bool) -> Watch:
+def _watch(owner: Any, leaves: dict[str, torch.Tensor], question: Question, *, noted: bool) -> process_state.Watch:
     trains = ("gradients", "training") if question.fit is not None else ()
-    return Watch(owner, leaves, (*question.mutates, *question.changes_state, *trains), noted=noted)
+    return process_state.Watch(owner, leaves, (*question.mutates, *question.changes_state, *trains), noted=noted)
 
 
-def _forward(call: Callable[..., Any], owner: Any, question: Question, watch: Watch) -> tuple[Any, Leaves]:
+def _forward(
+    call: Callable[..., Any], owner: Any, question: Question, watch: process_state.Watch
+) -> tuple[Any, Leaves]:
     """What the call returns, and the tensors in it by name."""
     attributes.put(owner, question.states)
     if question.fit is None:

@@ -10,8 +10,7 @@ from tempfile import TemporaryDirectory
 from conformance.axes import PRECISIONS
 from conformance.cache.references import KeptReferences, References
 from conformance.errors import MachineError, with_last_lines
-from conformance.process import child, environment
-from conformance.process.child_side import WAITING
+from conformance.process import child, child_side, environment
 from conformance.records import tasks
 from conformance.records.cell import PROBED, Cell, Observation, Verdict
 from conformance.records.plan import Plan, PlannedCell
@@ -80,7 +79,7 @@ class Probed:
 REFERENCE_FACTOR = 2  # a reference runs a model some fifty times
 REFERENCE_SECONDS = 3600.0  # at least, so that a large model gets its reference; a shorter limit must be asked for
 REFERENCES_MADE_AGAIN = 1  # if the file of one is damaged
-NOTHING_RAN = ("start", WAITING)  # phases before any of a model's code runs
+NOTHING_RAN = ("start", child_side.WAITING)  # phases before any of a model's code runs
 DAMAGED, MACHINE = "damaged reference", "machine failed"
 SPOILED = ("ERROR", "CRASH")  # how a cell ends whose stored code is damaged
 NO_COMPILER = "NoCompilerError"  # no stored code is to blame for that

@@ -14,12 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from conformance.axes import Prepared
 from conformance.cell.session import CellSession, open_task
 from conformance.errors import name_of
-from conformance.evaluate import containers, evaluation, inputs
-from conformance.evaluate.custom_ops import OpMode
-from conformance.evaluate.error_text import one_line
-from conformance.evaluate.evaluation import Question
-from conformance.process import environment
-from conformance.process.child_side import ChildProcess
+from conformance.evaluate import containers, custom_ops, error_text, evaluation, inputs
+from conformance.process import child_side, environment
 from conformance.records.measurements import CompileRun, Footprint, PerPass, Reason
 from conformance.records.tasks import CellTask, CompileTask
 from zoo import internals
@@ -32,7 +28,7 @@ NO_GRADIENT = Reason("no gradient is asked for")
 NOT_BOTH = Reason("it needs the saved bytes and a backward")
 
 
-def count(task: CellTask, process: ChildProcess) -> Footprint:
+def count(task: CellTask, process: child_side.ChildProcess) -> Footprint:
     """Count what a cell costs on the first draw of its model's first case. Other cells may run at the same time."""
     with process.shared():
         with process.phase("import"):
@@ -50,7 +46,7 @@ def roots_of(returned: Any) -> dict[str, torch.Tensor]:
 class _Subject:
     """A callable on the arguments of one question, run forward, or forward and backward."""
 
-    def __init__(self, made: Prepared, question: Question) -> None:
+    def __init__(self, made: Prepared, question: evaluation.Question) -> None:
         self.owner, self._call, self._question = made.parameters_of, made.call, question
         leaves = evaluation.leaves_of(self.owner, question)
         self._leaves = [leaf for leaf in leaves.values() if leaf.requires_grad]
@@ -118,7 +114,7 @@ class _Counts:
         try:
             count()
         except BaseException as problem:  # noqa: BLE001 -- the model and the mode may raise anything
-            self._refuse(names, Reason(name_of(problem), one_line(problem)))
+            self._refuse(names, Reason(name_of(problem), error_text.one_line(problem)))
 
     def _note(
         self, name: str, count: Callable[[], int], *, wanted: bool = True, otherwise: Reason = NO_GRADIENT
@@ -203,12 +199,12 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 def _flops(call: Callable[[], Any]) -> int:
     counter = FlopCounterMode(display=False)
-    with counter, OpMode():
+    with counter, custom_ops.OpMode():
         call()
     return int(counter.get_total_flops())
 
 
-def time_compilation(task: CompileTask, process: ChildProcess) -> CompileRun:
+def time_compilation(task: CompileTask, process: child_side.ChildProcess) -> CompileRun:
     """Make a cell's callable and call it once, with the compile cache of the task.
 
     The fork server has already imported what torch imports at the first compile of a process, so that is not counted.
@@ -221,7 +217,7 @@ def time_compilation(task: CompileTask, process: ChildProcess) -> CompileRun:
         return _first_results(session, question)
 
 
-def _first_results(session: CellSession, question: Question) -> CompileRun:
+def _first_results(session: CellSession, question: evaluation.Question) -> CompileRun:
     gc.collect()
     started = time.perf_counter()
     made = session.prepare()

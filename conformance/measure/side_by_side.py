@@ -15,8 +15,7 @@ import torch
 from conformance.cell import policy
 from conformance.cell.session import CellSession, open_task
 from conformance.errors import NotMeasuredError, TimedCallError, name_of
-from conformance.evaluate import containers, evaluation, inputs, process_state, weights
-from conformance.evaluate.error_text import one_line
+from conformance.evaluate import containers, error_text, evaluation, inputs, process_state, weights
 from conformance.figures import meter
 from conformance.figures.meter import A_A_CONTROL, SLOWER_CONTROL, Clock, HostClock, Rounds, Sample, TimedCall
 from conformance.measure.costs import roots_of
@@ -354,7 +353,7 @@ def _reason(problem: BaseException) -> Reason:
     """Why there is no figure."""
     if isinstance(problem, NotMeasuredError):
         return Reason(problem.short, problem.detail)
-    return Reason(name_of(problem), one_line(problem))
+    return Reason(name_of(problem), error_text.one_line(problem))
 
 
 class DeviceClock:

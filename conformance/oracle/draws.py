@@ -20,8 +20,6 @@ from conformance.errors import SelfCheckError
 from conformance.evaluate import backward, custom_ops, error_text, evaluation, inputs, weights
 from conformance.float64.wide import Oracle, prepared_model, wide_call
 from conformance.gates import budget, distance
-from conformance.gates.budget import FLOAT32
-from conformance.gates.distance import OracleTensor
 from conformance.perturb import kinks, rounding
 from conformance.perturb.rounding import RUNS, Rounding
 from conformance.process.forks import ALONE, Forks
@@ -212,7 +210,7 @@ def _count_moved(oracle: Oracle, case: Case, number: int, watch: kinks.KinkWatch
 
     def moved(run: int) -> tuple[int, int]:
         perturbed = kinks.KinkWatch()
-        with error_text.blame_noise(case.name, FLOAT32), _noise(oracle, case, number, run), perturbed:
+        with error_text.blame_noise(case.name, budget.FLOAT32), _noise(oracle, case, number, run), perturbed:
             oracle.forward(case, call)
         return kinks.count_flipped(watch, perturbed), kinks.count_tossed(watch, perturbed)
 
@@ -227,10 +225,10 @@ def _jumps(oracle: Oracle, case: Case, number: int) -> bool:
     """
     question = oracle.question(case, number)
     truth = oracle.evaluate(question).tensors
-    gradients = {name: OracleTensor(t) for name, t in truth.items() if t is not None and name.is_gradient}
+    gradients = {name: distance.OracleTensor(t) for name, t in truth.items() if t is not None and name.is_gradient}
     faint = FAINT * max((measured.norm for measured in gradients.values()), default=0.0)
     for run in range(RUNS):
-        with error_text.blame_noise(case.name, FLOAT32):
+        with error_text.blame_noise(case.name, budget.FLOAT32):
             moved = oracle.evaluate(question, _noise(oracle, case, number, run)).tensors
         for name, measured in gradients.items():
             other, most = moved[name], max(JUMP * measured.norm, faint)
@@ -241,7 +239,7 @@ def _jumps(oracle: Oracle, case: Case, number: int) -> bool:
 
 def _noise(oracle: Oracle, case: Case, number: int, run: int) -> Rounding:
     """The noise of float32 in one of the runs of a draw."""
-    return Rounding(FLOAT32, inputs.seed_generator("kink", oracle.seed, case.name, number, run))
+    return Rounding(budget.FLOAT32, inputs.seed_generator("kink", oracle.seed, case.name, number, run))
 
 
 def _untie(oracle: Oracle, case: Case, draw: int, *, by_row: bool = False) -> tuple[int, int, kinks.KinkWatch]:

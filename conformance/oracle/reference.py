@@ -20,7 +20,6 @@ from conformance.evaluate.evaluation import Evaluation, Question, Tensors
 from conformance.float64.wide import Oracle, wide_call
 from conformance.gates import budget, distance
 from conformance.gates.budget import FLOAT32, NOISE, TensorReference
-from conformance.gates.distance import OracleTensor
 from conformance.oracle import draws, selfcheck
 from conformance.oracle.draws import FIRST_NUMBER, Redraw, with_redraws
 from conformance.perturb import kinks, rounding
@@ -298,7 +297,7 @@ class Spread:
     def __init__(self, oracle: Oracle, question: Question, found: Evaluation, scale: float, *, kinked: bool) -> None:
         self._oracle, self._question, self._found, self._kinked = oracle, question, found, kinked
         self._scale = scale
-        self._measured = {name: OracleTensor(t) for name, t in found.tensors.items() if t is not None}
+        self._measured = {name: distance.OracleTensor(t) for name, t in found.tensors.items() if t is not None}
 
     def reference(self, picks: inputs.Picks, precisions: Sequence[Precision], forks: Forks) -> CaseReference:
         """The reference of the case, for some precisions.
@@ -396,7 +395,7 @@ class Spread:
         return [name for name in far if not seen[name].lost]
 
 
-def _same_numbers(a: torch.Tensor, truth: OracleTensor) -> bool:
+def _same_numbers(a: torch.Tensor, truth: distance.OracleTensor) -> bool:
     """Whether a tensor has the oracle's shape and numbers, where NaN equals NaN and a zero has no sign."""
     b = truth.raw
     if truth.all_finite or a.dtype != b.dtype:
@@ -437,7 +436,7 @@ def inferred(
         name = TensorName("output", leaf)
         formula, reference = found.tensors.get(name), known.get(name)
         if y is not None and formula is not None and reference is not None and _differs(y, formula):
-            others[name] = replace(reference, oracle=OracleTensor(y), exact=False, redraws=None)
+            others[name] = replace(reference, oracle=distance.OracleTensor(y), exact=False, redraws=None)
     if others:
         enabled = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)

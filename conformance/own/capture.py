@@ -24,7 +24,6 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from conformance import axes, errors
-from conformance.errors import UsageError
 from conformance.own import forms, spec
 from conformance.records.plan import TRAINING, OwnModel, SpecLocation, name_from
 from zoo import Call, Convention, Expect, internals
@@ -43,7 +42,7 @@ def capture(
     derivative by design. Raises UsageError if something cannot be stored; the message names it.
     """
     if train not in TRAINING:
-        raise UsageError(f"check: train must be True, False or None, got {train!r}")
+        raise errors.UsageError(f"check: train must be True, False or None, got {train!r}")
     definitions = Definitions()
     store((call, expect), folder / CALL, definitions, "the inputs")
     own = OwnModel(call=str(folder / CALL), training=TRAINING[train])
@@ -109,7 +108,7 @@ def store(value: Any, path: Path, definitions: Definitions, what: str, instead: 
         try:
             import cloudpickle  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 -- it need not be installed
         except ImportError:
-            raise UsageError(
+            raise errors.UsageError(
                 f"check: {what} cannot be sent to another process: {errors.describe_error(problem)}. {instead}, "
                 "or install cloudpickle"
             ) from problem
@@ -117,7 +116,9 @@ def store(value: Any, path: Path, definitions: Definitions, what: str, instead: 
         try:
             torch.save(value, path, pickle_module=_module_of(pickler({}, cloudpickle.Pickler)))
         except Exception as again:
-            raise UsageError(f"check: {what} cannot be pickled: {errors.describe_error(again)}. {instead}") from again
+            raise errors.UsageError(
+                f"check: {what} cannot be pickled: {errors.describe_error(again)}. {instead}"
+            ) from again
 
 
 def _module_of(of_class: type[pickle.Pickler]) -> Any:

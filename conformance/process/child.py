@@ -12,8 +12,7 @@ from threading import Lock
 from typing import Any, Generic
 
 from conformance.errors import RecordError
-from conformance.process import fork_server, process_table
-from conformance.process.child_side import WAITING
+from conformance.process import child_side, fork_server, process_table
 from conformance.process.fork_server import Forked, ForkServer, LostError
 from conformance.process.processes import GRACE_SECONDS, LAST_SECONDS, Process, Spawned
 from conformance.records.convert import from_json, to_json
@@ -156,7 +155,7 @@ class _Conversation:
         while True:
             began = time.monotonic()
             event = process.next_event(min(STEP_SECONDS, max(0.0, deadline.left)))
-            if self.phase != WAITING:
+            if self.phase != child_side.WAITING:
                 deadline.passes(time.monotonic() - began)
             if event is None:
                 if deadline.left <= 0:

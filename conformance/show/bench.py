@@ -5,7 +5,6 @@ from itertools import product
 
 from conformance.figures import speed
 from conformance.figures.crossover import NOT_MEASURED, Point, byte_rate, crossover, share
-from conformance.figures.speed import Speed
 from conformance.records.cell import Cell
 from conformance.records.measurements import FIGURES, Ceilings, CompileCost, Footprint, Reason
 from conformance.show.text import duration, ratio_text, speed_text, table, visible, without_speed, wrap
@@ -82,7 +81,7 @@ class _Bench:
         found = self._contents.result(Footprint, speed.footprint_job(cell))
         return found if isinstance(found, Footprint) else Footprint()
 
-    def _default_speed(self, cell: Cell) -> Speed | None:
+    def _default_speed(self, cell: Cell) -> speed.Speed | None:
         figure = speed.default_figure(self._plan.models[cell.model].figures)
         return self._speeds.get(figure, {}).get(cell.id)
 
@@ -146,14 +145,14 @@ class _Bench:
         return variants
 
 
-def _beside_fp32(found: Speed | None) -> str:
+def _beside_fp32(found: speed.Speed | None) -> str:
     if found is None:
         return ""
     time = f"{duration(found.seconds)}  " if found.seconds is not None and found.ratios else ""
     return time + speed_text(found)
 
 
-def _beside_eager(found: Speed | None) -> str:
+def _beside_eager(found: speed.Speed | None) -> str:
     """The ratio to eager at the same precision, if that is not the baseline already."""
     ratios = list(found.ratios.values()) if found else []
     return ratio_text(ratios[1]) if len(ratios) > 1 else ""
