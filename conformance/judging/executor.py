@@ -1,4 +1,4 @@
-"""Runs each cell in its own process, makes the reference of a model before its cells, and runs the probes."""
+"""Runs each cell in its own process, after the reference of its model and the probes on which divergences hang."""
 
 import contextlib
 import shutil
