@@ -260,7 +260,7 @@ def _worst_margin(seen: Observation) -> float | None:
 
 WHY_LEFT = {
     cell.FP32: "this precision cannot tell a wrong value from a right one",
-    cell.OTHER_WEIGHTS: "a unit near its kink may change as much as a wrong value",
+    cell.FP32_REDRAWN: "a unit near its kink may change as much as a wrong value",
 }
 OF_FACTS = {  # what is said of a cell with a fact
     "drawn in float32": (
@@ -270,8 +270,6 @@ OF_FACTS = {  # what is said of a cell with a fact
     "second order refused": "second derivatives raise an error",
     "vmap refused": "the mode does not take vmap",
     "forward mode refused": "the mode does not take forward mode",
-    "another number of rows refused": "another number of rows raises an error",
-    "another order in memory refused": "another order in memory raises an error",
     "left out with other weights": (
         "the float64 model does not run with other weights, so nothing shows what the mode keeps"
     ),
@@ -301,6 +299,8 @@ def _remarks(seen: Observation) -> tuple[str, ...]:
         notes.append(f"results that are no tensors are left aside ({aside})")
     if ways := seen.facts.get(cell.ASKED_OTHERWISE):
         notes.append(f"the call raises an error if it is asked otherwise ({ways})")
+    if unclaimed := seen.facts.get(cell.UNCLAIMED):
+        notes.append(f"not claimed by the spec, and tried in float64 ({unclaimed})")
     if stopped := seen.facts.get(cell.STOPPED):
         notes.append(
             f"what forward detaches, or computes under no_grad, counts as a constant of its gradients ({stopped})"

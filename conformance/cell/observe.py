@@ -159,7 +159,7 @@ def observation_of(session: CellSession) -> Observation:
     with process.phase("change"):
         for case in session.cases:
             found += after_changes(session, case)
-    if not session.precision.low_dtype and not any(map(verdict.failed_gate, found)):  # what is red would be red again
+    if not any(map(verdict.failed_gate, found)):  # what is red would be red again
         with process.phase("otherwise"):
             for case in session.cases:
                 found += otherwise.compare_ways(session, case)
@@ -176,6 +176,9 @@ def _facts_of_cases(session: CellSession) -> dict[str, Any]:
     """What the references assume, and what the model returns that is no tensor."""
     known = [session.known(case) for case in session.cases]
     facts: dict[str, Any] = {fact: said for reference in known for fact, said in reference.assumed.items()}
+    if session.is_eager and session.precision.name == "fp32":
+        told = [f"{name} {what}" for reference in known for name, what in reference.unclaimed.items()]
+        facts |= {cell.UNCLAIMED: ", ".join(told)} if told else {}
     others = dict.fromkeys(name for reference in known for name in reference.container.others())
     return facts | ({cell.LEFT_ASIDE: ", ".join(others)} if others else {})
 
@@ -308,8 +311,12 @@ def over_draws(session: CellSession, case: Case, question: Question) -> tuple[Dr
         if r is not None and r.redraws and session.precision.name in r.redraws.rounded
     ]
     drawn: Drawn = {name: [] for name, _ in judged}
-    for redraw in known.redraws[: max((draws for _, draws in judged), default=0)]:
-        found = _evaluate(session, redraw, _ask(session, case, question, redraw))
+    for number, redraw in enumerate(known.redraws[: max((draws for _, draws in judged), default=0)]):
+        found = None
+        if number % 2 and _may_reorder(session, case):
+            found = _evaluate_or_none(session, case, question, replace(redraw, reordered=True), refusable=True)
+        if found is None:
+            found = _evaluate(session, redraw, _ask(session, case, question, redraw))
         for name in drawn:
             tensor = found.tensors.get(name)
             drawn[name].append(tensor if tensor is None else distance.sample(tensor))
@@ -317,15 +324,25 @@ def over_draws(session: CellSession, case: Case, question: Question) -> tuple[Dr
             tensor = found.returned.get(leaf)
             if tensor is not None and tensor.dtype != dtype:
                 has, wanted = map(compare.name_of, (tensor.dtype, dtype))
-                way = cell.way_of(case.name, cell.REDRAWN)
+                way = cell.way_of(case.name, cell.OTHER_WEIGHTS)
                 others[leaf] = Discrepancy(way, TensorName("output", leaf), "rounded", has, wanted, ())
     return drawn, [*others.values()]
 
 
-def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
-    """Compare the callable with the oracle after the weights have changed, on full float32 operands.
+def _may_reorder(session: CellSession, case: Case) -> bool:
+    """Whether some further draws lie in another order in memory, for which a compiler compiles a model again.
 
-    A mode may refuse another number of rows, and another order of the axes in memory. Eager may not.
+    Random numbers are drawn in the order in which a tensor lies in memory.
+    """
+    if process_state.DRAWS in session.spec.changes_state:
+        return False
+    return not session.mode.compiles or (case is session.spec.cases[0] and not session.left_out)
+
+
+def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
+    """Compare the callable with the oracle after the weights, and more, have changed, on full float32 operands.
+
+    A mode may refuse what is more than other weights. Eager may not.
     """
     known = session.known(case)
     if known.unchanged:
@@ -333,32 +350,44 @@ def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
     for redraw, there in known.changed:
         if any(r is not None and session.precision.name not in r.spread for r in there.tensors.values()):
             continue
-        named = cell.way_of(case.name, cell.SHORTER if redraw.fewer else cell.REDRAWN)
+        named = cell.way_of(case.name, redraw.text)
+        if redraw.changes_module and not _takes(session, redraw):
+            continue
         question = replace(session.question(case, session.eager), second=False)
-        plain = [replace(redraw, reordered=False)] if redraw.reordered else []  # the numbers are the same
-        for way in (redraw, *plain):
-            asked = _ask(session, case, question, way)
-            found = _evaluate_or_none(session, way, asked)
-            if found is not None:
-                break
+        found = _evaluate_or_none(session, case, question, redraw)
+        if found is None and redraw.reordered:  # the numbers are the same
+            found = _evaluate_or_none(session, case, question, replace(redraw, reordered=False))
         if found is None:
             continue
+        asked = redraw.question(question, question.call, session.eager)
         compared = list(session.compared_values(named, there.of_call(session.precision), asked, found))
         yield from compared
         if any(verdict.failed_gate(d) for d in compared):
             return  # a second change would fail too, and hide which one is to blame
 
 
-def _evaluate_or_none(session: CellSession, redraw: Redraw, asked: Question) -> Evaluation | None:
+def _takes(session: CellSession, redraw: Redraw) -> bool:
+    """Whether the cell is asked for another mode or other attributes: a package has none, and a compiler takes time."""
+    if session.mode.forward_only or (session.mode.compiles and session.left_out):
+        return False
+    return len(attributes.current(session.made.parameters_of, dict(redraw.settings))) == len(redraw.settings)
+
+
+def _evaluate_or_none(
+    session: CellSession, case: Case, question: Question, redraw: Redraw, *, refusable: bool = False
+) -> Evaluation | None:
     """The evaluation; None if the mode raises an error, which may be its way to say that its shapes are fixed."""
     try:
-        return _evaluate(session, redraw, asked)
+        return _evaluate(session, redraw, _ask(session, case, question, redraw))
     except Exception as problem:  # a mode may raise anything
-        may_refuse = redraw.fewer and not session.is_eager
-        if not may_refuse or error_text.is_out_of_memory(problem) or isinstance(problem, errors.NotProvenError):
+        may_refuse = redraw.text != cell.OTHER_WEIGHTS and not session.is_eager
+        if (
+            not (refusable or may_refuse)
+            or error_text.is_out_of_memory(problem)
+            or isinstance(problem, errors.NotProvenError)
+        ):
             raise
-        what = "another order in memory" if redraw.reordered else "another number of rows"
-        session.facts[f"{what} refused"] = error_text.one_line(problem)
+        session.note_refusal("with another order in memory" if redraw.reordered else redraw.text, problem)
         return None
 
 
@@ -367,16 +396,19 @@ def _ask(session: CellSession, case: Case, question: Question, redraw: Redraw) -
 
 
 def _evaluate(session: CellSession, redraw: Redraw, asked: Question) -> Evaluation:
-    """Evaluate with the parameters and buffers of a draw, and set them back."""
+    """Evaluate with the parameters, buffers, attributes and mode of a draw, and set them back."""
     owner = session.made.parameters_of
     state = weights.state_of(owner)
     first = {name: state[name] for name in session.dtypes if name in state}  # a buffer that a call has made stays
     weights.reset(owner, redraw.state(first, session.seed))
-    try:
-        with session.around_calls():
-            return evaluation.evaluate_orders(session.made.call, owner, asked)
-    finally:
-        weights.reset(owner, state)
+    with attributes.restored(owner, dict(redraw.settings)):
+        try:
+            with session.around_calls():
+                return evaluation.evaluate_orders(session.made.call, owner, asked)
+        finally:
+            if redraw.training is not None:
+                owner.train(not redraw.training)  # a module may do more for it than set a flag
+            weights.reset(owner, state)
 
 
 def observe_probe(task: ProbeTask, process: child_side.ChildProcess) -> ProbeSighting:

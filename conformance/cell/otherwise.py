@@ -31,7 +31,7 @@ from conformance.float64.wide import ModuleMemory
 from conformance.gates.distance import same_bytes
 from conformance.oracle.draws import Redraw
 from conformance.oracle.reference import CaseReference
-from conformance.records.cell import ASKED_OTHERWISE, HOOKED, Discrepancy, Measure, TensorName, way_of
+from conformance.records.cell import HOOKED, Discrepancy, Measure, TensorName, way_of
 from zoo.case import Case
 
 Tensors = Sequence[torch.Tensor]
@@ -72,7 +72,7 @@ def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
     raises one too, or if forward raises it in eager: a model may need the gradients that it is not asked for.
 
     Args:
-        session: the open cell, in a precision that rounds to float32.
+        session: the open cell.
         case: the case.
 
     Raises:
@@ -91,9 +91,7 @@ def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
             if is_out_of_memory(problem) or is_machine_failure(problem) or isinstance(problem, NotProvenError):
                 raise
             if _may_refuse(way, session, question, other, begun=passes.begun):
-                refused = session.facts.get(ASKED_OTHERWISE, "")
-                session.facts[ASKED_OTHERWISE] = f"{refused}, {way.text}".removeprefix(", ")
-                session.facts[f"{way.text} refused"] = one_line(problem)
+                session.note_refusal(way.text, problem)
             else:
                 error = Measure("structure", math.inf, 0.0, f"it raises {name_of(problem)}: {one_line(problem)}")
                 yield Discrepancy(named, TensorName("subject", "the call"), "conduct", "", "", (error,))
@@ -107,15 +105,17 @@ def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
 
 def _ways(session: CellSession, case: Case, question: Question, known: CaseReference) -> Iterator[Way]:
     """The ways in which the cell is asked. A compiler compiles again under no_grad, and else if no case is left out."""
-    mode, is_first = session.mode, case is session.spec.cases[0]
-    if question.fit is not None or (mode.compiles and not is_first):
+    mode, is_first, is_low = session.mode, case is session.spec.cases[0], bool(session.precision.low_dtype)
+    if question.fit is not None or (mode.compiles and (is_low or not is_first)):
         return
     inferred = known.without_gradients(session.precision)
-    ways = [replace(way, wanted=inferred) for way in INFERENCE]
+    ways = [] if is_low and known.inferred else [replace(way, wanted=inferred) for way in INFERENCE]
     if question.differentiate and not mode.forward_only:
-        ways += [replace(SECOND, wanted=known.following)] * bool(known.following) + [*GRADIENTS]
-    if is_first:
-        ways += [*_copies(session, case, known), *_vmaps(session, question)]
+        ways += GRADIENTS
+        ways += [SCALED] * (not is_low)  # there, the cotangents may have a scale already
+        ways += [replace(SECOND, wanted=known.following)] * bool(known.following)
+    if is_first and not is_low:
+        ways += [*_there_and_back(session), *_copies(session, case, known), *_vmaps(session, question)]
         ways += [Way(THREADS, partial(_call_in_threads, session.spec.threads), WHOLE)] * (session.spec.threads > 1)
     for number, way in enumerate(ways):
         if not (number and way.other_graph and mode.compiles and session.left_out):
@@ -292,11 +292,11 @@ def _call_again(call: Callable[..., Any], owner: Any, question: Question, other:
 
 
 WHOLE = (*INFERRED, "gradient")
+SCALED = Way("with a loss 256 times as large", _scale)
 SECOND = Way("called a second time", _call_again, WHOLE, other_graph=True, demanding=True)
 GRADIENTS = (
     Way("into a .grad that is there", _back(_accumulate)),
     Way("with a cotangent that is not contiguous", _back(_spread_out)),
-    Way("with a loss 256 times as large", _scale),
     Way("with another call before backward", _call_between, refusable=True),
     Way("with an output unused", _leave_one_out),
     Way("twice with retain_graph", _back(_go_back_twice), refusable=True),
@@ -304,6 +304,31 @@ GRADIENTS = (
     Way("for the weights alone", _train, other_graph=True, demanding=True),
     Way("for the first input alone", _ask_for_first, other_graph=True, demanding=True),
 )
+
+# After the module was in its other mode, as it is between two epochs.
+
+
+def _there_and_back(session: CellSession) -> list[Way]:
+    owner = session.made.parameters_of
+    if session.mode.forward_only:
+        return []
+    if not isinstance(owner, torch.nn.Module) or len({part.training for part in owner.modules()}) > 1:
+        return []  # a part in a mode of its own would not come back
+    text = "after eval() and train()" if owner.training else "after train() and eval()"
+    return [Way(text, _visit_other_mode, WHOLE, other_graph=True, refusable=True)]
+
+
+def _visit_other_mode(call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:
+    """Evaluate after a visit to the other mode, with a call there if that is eval mode, which learns nothing."""
+    training = owner.training
+    with attributes.restored(owner, ()):
+        owner.train(not training)
+        if training:
+            with torch.no_grad(), evaluation.autocast(question):
+                inputs.invoke(call, other.call)
+        owner.train(training)
+        return evaluation.evaluate(call, owner, question)
+
 
 # From several threads at once, where the spec claims that it works.
 

@@ -24,7 +24,7 @@ from conformance.oracle import reference_file
 from conformance.oracle.reference import ANY_DRAW, CaseReference
 from conformance.plan import find, matrix
 from conformance.process import child_side, environment
-from conformance.records.cell import Cell, Discrepancy, Measure, TensorName, case_of
+from conformance.records.cell import ASKED_OTHERWISE, OTHER_WEIGHTS, Cell, Discrepancy, Measure, TensorName, case_of
 from conformance.records.tasks import CellTask
 from zoo import Call, Case, Expect, Spec
 
@@ -105,6 +105,12 @@ class CellSession:
             return known
         tensors = {name: reference and replace(reference, redraws=None) for name, reference in known.tensors.items()}
         return replace(known, tensors=tensors, redraws=())
+
+    def note_refusal(self, way: str, problem: Exception) -> None:
+        """Note that the call raises an error, which it may, if it is asked in a way."""
+        self.facts[f"{way} refused"] = error_text.one_line(problem)
+        ways = (*self.facts.get(ASKED_OTHERWISE, "").split(", "), way)
+        self.facts[ASKED_OTHERWISE] = ", ".join(dict.fromkeys(filter(None, ways)))
 
     def build(self, build: Callable[..., Any] | None = None) -> Any:
         """Build the model on the cell's device, with seeded weights that every precision represents exactly."""
@@ -230,7 +236,7 @@ class CellSession:
     def with_other_weights(self, case: Case, name: TensorName) -> tuple[TensorReference, ...]:
         """The references of a tensor with other weights; a low precision takes those of float32."""
         known = (self.at_float32() if self.precision.low_dtype else self.references).get(case.name, ANY_DRAW)
-        others = [there.tensors.get(name) for redraw, there in known.changed if not redraw.fewer]
+        others = [there.tensors.get(name) for redraw, there in known.changed if redraw.text == OTHER_WEIGHTS]
         return tuple(other for other in others if other is not None)
 
     def _fault(self, name: TensorName, y: torch.Tensor | None, known: CaseReference, found: Evaluation) -> str:

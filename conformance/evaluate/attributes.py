@@ -3,7 +3,8 @@
 Such values are neither parameters nor buffers, so nothing else that resets a model knows them.
 """
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Any
 
@@ -24,6 +25,16 @@ def read(owner: Any) -> dict[str, Any]:
     Plain are numbers, text, None, tensors, and lists, tuples and dicts of them. A function has none.
     """
     return {path: _copy(value) for path, module, name in _attributes(owner) for value in [vars(module)[name]]}
+
+
+def settings(owner: Any) -> dict[str, float]:
+    """The numbers and flags in plain attributes by which a person sets a module, by path: public, and not torch's."""
+    return {
+        path: vars(module)[name]
+        for path, module, name in _attributes(owner)
+        if type(vars(module)[name]) in (bool, float)
+        if not name.startswith("_") and not type(module).__module__.startswith("torch.")
+    }
 
 
 def differing(before: States, after: States) -> list[str]:
@@ -54,6 +65,19 @@ def current(owner: Any, states: States) -> dict[str, Any]:
         if hasattr(module, name):
             found[path] = _copy(getattr(module, name))
     return found
+
+
+@contextlib.contextmanager
+def restored(owner: Any, paths: Iterable[str]) -> Iterator[None]:
+    """A context after which these attributes, and the mode of each part, are as before."""
+    modes = [(part, part.training) for part in owner.modules()] if isinstance(owner, torch.nn.Module) else []
+    held = current(owner, dict.fromkeys(paths))
+    try:
+        yield
+    finally:
+        put(owner, held)
+        for part, training in modes:
+            part.training = training
 
 
 def _find(owner: Any, path: str) -> tuple[Any, str]:

@@ -5,7 +5,7 @@ takes gradients in its forward, as a gradient penalty does, so their small numbe
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 from unittest import mock
@@ -36,6 +36,17 @@ def is_running() -> bool:
 def is_scaled() -> bool:
     """Whether it is running one whose cotangents are scaled."""
     return is_running() and not _IN_FORWARD.get()
+
+
+def nodes_of(outputs: Iterable[torch.Tensor]) -> list[Any]:
+    """The nodes of the graph behind some tensors, each once."""
+    nodes: list[Any] = [output.grad_fn for output in outputs]
+    seen = set(nodes)
+    for node in nodes:  # it grows
+        new = [following for following, _ in getattr(node, "next_functions", ()) if following not in seen]
+        seen.update(new)
+        nodes += new
+    return nodes
 
 
 # Reentrant checkpoints run only where `backward` accumulates into `.grad`.

@@ -43,7 +43,8 @@ class Question:
             gradients do not vanish.
         around: makes the context in which the model's own code runs, forward and backward.
         gradients: computes the gradients, as `backward.gradients` does.
-        states: the plain attributes that calls change, by path, as they are before each call: see `attributes`.
+        states: the plain attributes that are set before each call, by path, such as those that calls change.
+        training: whether the module is put into train mode, or into eval mode, before each call; None: it stays.
     """
 
     call: Call
@@ -64,6 +65,7 @@ class Question:
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     gradients: Callable[..., Sequence[torch.Tensor | None]] = backward.gradients
     states: attributes.States = field(default_factory=dict)
+    training: bool | None = None
 
     def of_call(self, call: Call, model: Any) -> "Question":
         """The same question of another call, without second order and transforms; `model` names its inputs."""
@@ -258,6 +260,8 @@ def _forward(
 ) -> tuple[Any, Leaves]:
     """What the call returns, and the tensors in it by name."""
     attributes.put(owner, question.states)
+    if question.training is not None:
+        owner.train(question.training)
     if question.fit is None:
         with (
             autocast(question),

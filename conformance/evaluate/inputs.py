@@ -165,6 +165,17 @@ def fewer_rows(call: Call) -> Call:
     return map_call(call, lambda leaf: leaf[:-1] if _has_rows(leaf, rows) else leaf)
 
 
+def more_rows(call: Call, other: Call) -> Call:
+    """The same inputs with the first row of another draw at the end of every tensor that has rows."""
+    rows, others = row_count(call), iter(call_leaves(other))
+
+    def longer(leaf: Any) -> Any:
+        more = next(others)
+        return torch.cat([leaf, more[:1]]) if _has_rows(leaf, rows) else leaf
+
+    return map_call(call, longer)
+
+
 def reorder(call: Call) -> Call:
     """The same inputs with the order of their axes in memory reversed, if a tensor is contiguous."""
 

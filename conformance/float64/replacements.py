@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from conformance.evaluate import custom_ops, inputs
+from conformance.evaluate import backward, custom_ops, inputs
 from zoo import internals
 
 # Runs `torch.cond` as a plain branch: torch's own compiles both branches, and cannot do so while modes are active.
@@ -54,13 +54,8 @@ def branch(
 
 def _leaves(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
     """The inputs and parameters on which some tensors depend, as autograd knows it."""
-    nodes: list[Any] = [output.grad_fn for output in outputs]
-    seen, leaves = set(nodes), [output for output in outputs if output.requires_grad and output.is_leaf]
-    for node in nodes:  # it grows
-        leaves += [node.variable] if hasattr(node, "variable") else []
-        new = [following for following, _ in getattr(node, "next_functions", ()) if following not in seen]
-        seen.update(new)
-        nodes += new
+    leaves = [output for output in outputs if output.requires_grad and output.is_leaf]
+    leaves += [node.variable for node in backward.nodes_of(outputs) if hasattr(node, "variable")]
     return list({id(leaf): leaf for leaf in leaves}.values())
 
 

@@ -15,7 +15,7 @@ from conformance.gates import distance
 from conformance.gates.budget import NOISE, Budget, TensorCriteria, TensorReference, measures
 from conformance.gates.distance import BLOCK, Distance, OracleTensor
 from conformance.gates.dropped_bits import precision_measure, tested_bits
-from conformance.records.cell import FP32, OTHER_WEIGHTS, Discrepancy, Measure
+from conformance.records.cell import FP32, FP32_REDRAWN, Discrepancy, Measure
 from conformance.seeds import seed_of
 from conformance.verdict import failed_gate
 
@@ -335,7 +335,7 @@ def power_of(
             caught = max(caught, sum(not c.misshapen for c in finely))
             return Power(weak=tuple(weak), left_to=FP32, rejected=caught)
     if accepted and criteria.reference.kinked and any(map(trial.has_power, criteria.with_other_weights)):
-        return Power(weak=tuple(weak), left_to=OTHER_WEIGHTS, rejected=caught)
+        return Power(weak=tuple(weak), left_to=FP32_REDRAWN, rejected=caught)
     return Power(tuple(accepted), tuple(weak), rejected=caught)
 
 

@@ -23,7 +23,7 @@ from conformance.gates import budget, distance
 from conformance.perturb import kinks, rounding
 from conformance.perturb.rounding import RUNS, Rounding
 from conformance.process.forks import ALONE, Forks
-from conformance.records.cell import TensorName
+from conformance.records.cell import FEWER_ROWS, MORE_ROWS, OTHER_SETTINGS, OTHER_WEIGHTS, TensorName
 from zoo.case import Call, Case
 
 AMP_FP16 = PRECISIONS["amp_fp16"]
@@ -506,17 +506,35 @@ class Redraw:
         picks: the draw of the inputs, or the rows of several draws.
         weights: seed of the factors of the weights.
         fine: inputs and weights are any numbers of float32, not only those that low precisions represent.
-        fewer: the last row of every input is left out.
+        rows: how many rows more than the case every input has: -1, 0 or 1.
         reordered: the inputs lie in memory with their first axis as the fastest.
         kept: names of buffers and frozen parameters that stay, because the model keeps what it computes of them.
+        training: whether the module is in train mode; None: it stays in the mode in which it is built.
+        settings: other values of plain attributes of the module, by path.
     """
 
     picks: inputs.Picks
     weights: int
     fine: bool = False
-    fewer: bool = False
+    rows: int = 0
     reordered: bool = False
     kept: tuple[str, ...] = ()
+    training: bool | None = None
+    settings: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def changes_module(self) -> bool:
+        """Whether more of the module changes than its weights."""
+        return self.training is not None or bool(self.settings)
+
+    @property
+    def text(self) -> str:
+        """What a report says of it, after the name of the case."""
+        if self.rows:
+            return MORE_ROWS if self.rows > 0 else FEWER_ROWS
+        if self.training is not None:
+            return f"in {'train' if self.training else 'eval'} mode"
+        return OTHER_SETTINGS if self.settings else OTHER_WEIGHTS
 
     def inputs(self, case: Case, seed: int) -> Call:
         """The inputs, on the CPU.
@@ -525,7 +543,10 @@ class Redraw:
             SpecError: see `Case.draw`.
         """
         call = inputs.draw(case, seed, self.picks, coarse=not self.fine)
-        call = inputs.fewer_rows(call) if self.fewer else call
+        if self.rows < 0:
+            call = inputs.fewer_rows(call)
+        elif self.rows:
+            call = inputs.more_rows(call, inputs.draw(case, seed, inputs.FAR_DRAW, coarse=not self.fine))
         return inputs.reorder(call) if self.reordered else call
 
     def state(self, state: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
@@ -552,6 +573,8 @@ class Redraw:
         """The question of this draw, with inputs on the device and in the dtypes of the run."""
         names = inputs.named_inputs(model, call)
         pristine = inputs.place(call, convert=lambda t: t) if first.mutates else call
-        again = (*first.seed, repr(self.picks), self.weights, self.fewer)
+        again = (*first.seed, repr(self.picks), self.weights, self.rows)
         first = replace(first, stacked=None, forward_mode=False)  # the first draw checks these
-        return replace(first, call=call, pristine=pristine, names=names, seed=again)
+        states = {**first.states, **dict(self.settings)}
+        moved = replace(first, training=self.training, states=states)
+        return replace(moved, call=call, pristine=pristine, names=names, seed=again)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any
@@ -17,6 +17,7 @@ from conformance.evaluate import attributes, containers, inputs, process_state, 
 from conformance.evaluate.attributes import MISSING, States
 from conformance.evaluate.error_text import blame_noise, describe_error, is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation, Question, Tensors
+from conformance.float64 import replacements
 from conformance.float64.wide import Oracle, wide_call
 from conformance.gates import budget, distance
 from conformance.gates.budget import FLOAT32, NOISE, TensorReference
@@ -27,6 +28,7 @@ from conformance.process.forks import ALONE, Forks
 from conformance.records.cell import TensorName
 from zoo import Case, Spec, SpecError
 
+OTHER = 1.125  # times a number in an attribute
 FEWEST_ROWS = 3  # a batch of one is special to many models, so a batch must be left with two
 
 
@@ -48,8 +50,10 @@ class CaseReference:
             precisions that round to float32. None: a call leaves no state, or a second call raises an error.
         inferred: the references of the outputs that are others without gradients, by the dtype of the autocast, which
             is "" for none.
-        changed: the references of the case with other weights, by the draw; only for precisions that round to float32.
+        changed: the references of the case with other weights, and with what else may change between calls, by the
+            draw; only for precisions that round to float32.
         unchanged: why there is none with other weights, although float32 is judged; "" if there is one.
+        unclaimed: what the transforms do that the spec does not claim, by name; of the first case alone.
         assumed: facts without which its gradients are not the derivative: see `GradientCheck`.
     """
 
@@ -66,6 +70,7 @@ class CaseReference:
     inferred: dict[str, dict[TensorName, TensorReference]] = field(default_factory=dict)
     changed: tuple[tuple[Redraw, CaseReference], ...] = ()
     unchanged: str = ""
+    unclaimed: Mapping[str, str] = field(default_factory=dict)
     assumed: Mapping[str, Any] = field(default_factory=dict)
 
     def without_gradients(self, precision: Precision) -> CaseReference:
@@ -76,6 +81,8 @@ class CaseReference:
         """The reference of the call that a cell measures, which may run without gradients by itself."""
         return self if any(self.requires_grad.values()) else self.without_gradients(precision)
 
+
+_Answer = tuple[Question, Evaluation]
 
 ANY_DRAW = CaseReference(0, 1.0, {}, {})  # for work that depends on shapes alone
 
@@ -114,11 +121,14 @@ def make(
             oracle.kept = tables_of(oracle, question)
             redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions, scale, forks)
             fine = [p for p in precisions if not p.low_dtype]
-            changed, reason = _with_changed_weights(oracle, case, question, fine, forks)
+            changed, reason = _with_changes(oracle, case, question, fine, forks)
             known = replace(known, redraws=redraws, tensors=tensors, changed=changed, unchanged=reason)
             if kept:
                 following = _follow_or_none(oracle, case, question, fine, forks) if fine else None
                 known = replace(known, states=tuple(kept), following=following)
+        if case is spec.cases[0]:
+            unclaimed = selfcheck.try_unclaimed(oracle, case, picks, question, found)
+            known = replace(known, unclaimed=unclaimed)
         cases[case.name] = known
         size = sum(t.numel() for t in question.names.values() if isinstance(t, torch.Tensor))
         if size and (smallest is None or size < smallest[0]):
@@ -197,36 +207,75 @@ def _watch(
     return found, watch.kinked, inner.largest if inner else None
 
 
-def _with_changed_weights(
+def _with_changes(
     oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision], forks: Forks
 ) -> tuple[tuple[tuple[Redraw, CaseReference], ...], str]:
     """The references of the case with other weights and full float32 operands, and why the first one is missing.
 
-    If the spec has no other case, there is one more, with a row less and, if the model takes that, with the axes of
-    its inputs in another order in memory. Low precisions are judged over many draws instead.
+    With these weights, more may change that people change between calls: see `_changes`. Low precisions are judged over
+    many draws instead.
     """
     fresh = Oracle(oracle.spec, oracle.seed)  # it has seen no other weights
-    redraws = [Redraw(FIRST_NUMBER - 1, weights=0, fine=True, kept=oracle.kept)]
-    if len(oracle.spec.cases) == 1 and inputs.row_count(inputs.draw(case, oracle.seed, 0)) >= FEWEST_ROWS:
-        redraws += [replace(redraws[0], fewer=True, reordered=reordered) for reordered in (True, False)]
+    plain = Redraw(FIRST_NUMBER - 1, weights=0, fine=True, kept=oracle.kept)
+    there = fresh.starting_from(plain.state(oracle.narrow_state, oracle.seed))
     made: list[tuple[Redraw, CaseReference]] = []
-    reason = ""
-    for redraw in redraws:
-        if made and made[-1][0].fewer:
-            break
-        there = fresh.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
-        call = wide_call(redraw.inputs(case, oracle.seed))
-        asked = replace(redraw.question(question, call, there.namer), second=False)
-        try:
-            found, kinked, _ = _watch(there, asked)
-            spread = Spread(there, asked, found, draws.scale_for(found.tensors), kinked=kinked)
-            made.append((redraw, spread.reference(redraw.picks, precisions, forks)))
-        except Exception as problem:  # the model's own code may raise anything
-            if is_out_of_memory(problem):
-                raise
-            if not redraw.fewer:
-                reason = describe_error(problem)
-    return tuple(made), reason
+    first: _Answer | None = None
+    for alternatives in _changes(oracle, fresh, case, question, plain):
+        for redraw in alternatives:
+            call = wide_call(redraw.inputs(case, oracle.seed))
+            asked = replace(redraw.question(question, call, there.namer), second=False)
+            try:
+                found, kinked, _ = _watch(there, asked)
+                first = first or (asked, found)
+                if redraw.changes_module and not _is_telling(there, redraw, (asked, found), first):
+                    continue
+                spread = Spread(there, asked, found, draws.scale_for(found.tensors), kinked=kinked)
+                made.append((redraw, spread.reference(redraw.picks, precisions, forks)))
+                break
+            except Exception as problem:  # the model's own code may raise anything
+                if is_out_of_memory(problem):
+                    raise
+                if redraw is plain:
+                    return (), describe_error(problem)
+    return tuple(made), ""
+
+
+def _changes(
+    oracle: Oracle, fresh: Oracle, case: Case, question: Question, plain: Redraw
+) -> Iterator[tuple[Redraw, ...]]:
+    """What changes between calls; of alternatives, the first that the model takes.
+
+    The rows change if the spec has no other case, and with them the order of the axes in memory. A module gets other
+    numbers and flags in its attributes, and goes from train to eval mode or back.
+    """
+    yield (plain,)
+    if len(oracle.spec.cases) == 1 and inputs.row_count(inputs.draw(case, oracle.seed, 0)) >= FEWEST_ROWS:
+        yield replace(plain, rows=-1, reordered=True), replace(plain, rows=-1)
+        yield (replace(plain, rows=1),)
+    if replacements.has_graph(fresh.model) or not isinstance(fresh.model, torch.nn.Module):
+        return
+    fresh.forget()
+    moved = {*attributes.differing(attributes.read(fresh.model), attributes.read(oracle.model)), *question.states}
+    settings = {path: value for path, value in attributes.settings(fresh.model).items() if path not in moved}
+    others = {path: not value if value is True or value is False else OTHER * value for path, value in settings.items()}
+    numbers = {path: value for path, value in others.items() if isinstance(settings[path], float)}
+    yield tuple(replace(plain, settings=tuple(some.items())) for some in (others, numbers) if some)
+    yield (replace(plain, training=not fresh.model.training),)
+
+
+def _is_telling(there: Oracle, redraw: Redraw, changed: _Answer, plain: _Answer) -> bool:
+    """Whether a change of the module shows in what it gives.
+
+    It does not if it brings random numbers that the spec does not declare. Nor may other numbers be set after the first
+    call, if the model has made a table of them.
+    """
+    (asked, found), (asked_before, before) = changed, plain
+    if all(same(t, found.tensors.get(name)) for name, t in before.tensors.items()):
+        return False
+    if redraw.settings:
+        there.evaluate(asked_before)
+    with there.remembering() if redraw.settings else contextlib.nullcontext():
+        return same_tensors(found.tensors, there.evaluate(asked).tensors)
 
 
 # Finds the buffers and frozen parameters that further draws leave as they are.

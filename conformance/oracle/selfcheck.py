@@ -3,16 +3,22 @@
 A wrong backward is just as wrong in float64. Only finite differences find it: see `derivatives/gradients.py`.
 """
 
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 
+from conformance.axes import Prepared
 from conformance.errors import RandomError, SelfCheckError
-from conformance.evaluate import containers, evaluation, inputs, transforms
-from conformance.float64.wide import Oracle, prepared_model, wide_model
+from conformance.evaluate import backward, containers, error_text, evaluation, inputs, transforms
+from conformance.float64 import replacements
+from conformance.float64.wide import Oracle, prepared_model, wide_call, wide_model
 from conformance.gates.distance import same_bytes
-from zoo.spec import Spec
+from zoo import Call, Case, Spec, SpecError
 
 LAST_BITS = 2.0**-48  # relative to the largest norm of all tensors, for those whose terms cancel; float64 has 53 bits
 AGREEMENT = 1e-9  # largest difference of two float64 formulas, relative to the norm
@@ -49,6 +55,65 @@ def check_outputs(
             except RuntimeError as problem:
                 raise SelfCheckError(f"twin {twin.name}: {problem}") from problem
         _compare_outputs(f"its twin {twin.name}", other, oracle, question, first)
+
+
+def try_unclaimed(
+    oracle: Oracle, case: Case, picks: inputs.Picks, question: evaluation.Question, found: evaluation.Evaluation
+) -> dict[str, str]:
+    """Whether `torch.vmap` and forward mode hold, in float64, where the spec does not claim them, by their names.
+
+    Only a model with a backward of its own is asked, for torch knows the rules of its own ops. `found` is what the
+    oracle returned for the question.
+    """
+    spec, told = oracle.spec, dict[str, Callable[[], bool]]()
+    graph = replacements.has_graph(oracle.model)
+    if spec.fit is not None or spec.mutates or graph or not _has_own_backward(oracle, question):
+        return {}
+    with contextlib.suppress(SpecError):  # its draws cannot be stacked
+        if not spec.vmappable:
+            told["vmap"] = partial(_try_vmap, oracle, question, inputs.stack(case, oracle.seed, picks))
+    if spec.differentiable and not spec.forward_mode and any(found.requires_grad.values()):
+        told["forward mode"] = partial(_try_forward_mode, oracle, question, found)
+    return {name: _holds(oracle, holds) for name, holds in told.items()}
+
+
+def _has_own_backward(oracle: Oracle, question: evaluation.Question) -> bool:
+    """Whether the model calls an `autograd.Function`."""
+    oracle.reset()
+    inputs.restore(question.call, question.pristine)
+    evaluation.leaves_of(oracle.model, question)
+    with oracle.widened():
+        outputs = transforms.rounded_outputs(inputs.invoke(oracle.model, question.call))
+    return any(isinstance(node, BackwardCFunction) for node in backward.nodes_of(outputs.values()))
+
+
+def _holds(oracle: Oracle, holds: Callable[[], bool]) -> str:
+    oracle.reset()
+    try:
+        with oracle.widened():
+            return "holds" if holds() else "gives other numbers"
+    except Exception as problem:  # the model's own code may raise anything
+        if error_text.is_out_of_memory(problem):
+            raise
+        return "raises an error"
+    finally:
+        oracle.reset()
+
+
+def _try_vmap(oracle: Oracle, question: evaluation.Question, stacked: Call) -> bool:
+    asked = replace(question, stacked=wide_call(stacked), forward_mode=False)
+    wanted = transforms.of_oracle(oracle.model, asked, oracle.reset)
+    found = transforms.under_vmap(Prepared(oracle.model, dict, oracle.model), asked)
+    return all(_nearly_the_same(tensor, found.get(name), 0.0) for name, tensor in wanted.items() if tensor is not None)
+
+
+def _try_forward_mode(oracle: Oracle, question: evaluation.Question, found: evaluation.Evaluation) -> bool:
+    pushed = transforms.in_forward_mode(Prepared(oracle.model, dict, oracle.model), question, zero=())
+    try:
+        transforms.check_adjoint(question, replace(found, tensors=found.tensors | pushed))
+    except SelfCheckError:
+        return False
+    return True
 
 
 def _try_again(oracle: Oracle, question: evaluation.Question, first: evaluation.Evaluation) -> None:

@@ -83,9 +83,11 @@ PROBED = "shows "  # begins the fact that a probe shows its fault on this machin
 ASKED_OTHERWISE = "refused when asked otherwise"  # the fact that names the ways in which a call may raise an error
 STOPPED = "gradients stopped"  # the fact that names the leaves of whose gradients a part is stopped on purpose
 HOOKED = "gradients hooked"  # the fact of a model whose hooks change its gradients
+UNCLAIMED = "transforms not claimed"  # the fact that says what they do, of a model in eager
 LEFT_ASIDE = "left aside"  # the fact of a cell whose model returns other things than tensors
-REDRAWN, SHORTER = "with other weights", "with a row less"  # the ways in which a case runs again with other weights
-FP32, OTHER_WEIGHTS = "fp32", "fp32 with other weights"  # who judges what a cell cannot
+OTHER_WEIGHTS, OTHER_SETTINGS = "with other weights", "with other numbers in its attributes"
+FEWER_ROWS, MORE_ROWS = "with a row less", "with a row more"
+FP32, FP32_REDRAWN = "fp32", f"fp32 {OTHER_WEIGHTS}"  # who judges what a cell cannot
 PRINTED = {  # the name of a tensor as people read and write it, by its kind
     "output": "{}",
     "gradient": "gradient of {}",
@@ -192,7 +194,7 @@ class Discrepancy:
         accepted: names of the canaries that the gates failed to reject.
         weak: names of the canaries that damage a part that rounding, or a flipped unit, leaves undefined.
         left_to: who can tell this tensor from a wrong one, if roundings may change as much here: `FP32`, whose budgets
-            it does not meet in a low precision, or `OTHER_WEIGHTS`, with which the case is called too; "" if nobody
+            it does not meet in a low precision, or `FP32_REDRAWN`, with which the case is called too; "" if nobody
             else need.
         rejected: number of canaries with wrong values that the gates rejected; 0 if none was tried.
         closer: whether it is nearer to the oracle than eager at the same precision; None in eager cells, or if the two

@@ -10,7 +10,7 @@ import pytest
 from conformance.axes import BROKEN_GRAPH, NOT_PROVEN
 from conformance.cell.policy import IN_FLOAT32
 from conformance.records.cell import (
-    OTHER_WEIGHTS,
+    FP32_REDRAWN,
     OUTPUT,
     RAISES,
     STATUSES,
@@ -398,7 +398,7 @@ def test_what_a_low_precision_cannot_tell_is_inconclusive_if_nothing_else_is_tol
     assert found.status == "PASS"
     assert any("gradient of x" in note for note in found.notes)
     assert judged(output=UNRESOLVED).status == "INCONCLUSIVE"
-    (note,) = judged(x={**PLAIN, "left_to": OTHER_WEIGHTS}, w=PLAIN).notes
+    (note,) = judged(x={**PLAIN, "left_to": FP32_REDRAWN}, w=PLAIN).notes
     assert note.endswith("so only fp32 with other weights judges a tensor (gradient of x)")
 
 

@@ -46,11 +46,14 @@ def test_only_a_fine_draw_needs_float32():
     assert not torch.equal(fine, coarse)
 
 
-def test_a_draw_may_lack_the_last_row_or_lie_in_memory_in_another_order():
-    plain, fewer, reordered = (
-        Redraw(64, 1, **way).inputs(CASE, 0).args[0] for way in ({}, {"fewer": True}, {"reordered": True})
+def test_a_draw_may_have_a_row_less_or_more_or_lie_in_memory_in_another_order():
+    plain, fewer, more, reordered = (
+        Redraw(64, 1, **way).inputs(CASE, 0).args[0] for way in ({}, {"rows": -1}, {"rows": 1}, {"reordered": True})
     )
     assert torch.equal(fewer, plain[:3])
+    assert more.shape == (5, 3)
+    assert torch.equal(more[:4], plain)
+    assert not any(torch.equal(more[4], row) for row in plain)
     assert torch.equal(plain, reordered)
     assert (plain.stride(), reordered.stride()) == ((3, 1), (1, 4))
 

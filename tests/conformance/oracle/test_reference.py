@@ -1,4 +1,4 @@
-"""Buffers and frozen parameters of which a model keeps tables, which further draws leave as they are."""
+"""What a reference holds beside its tensors: what the model keeps, what may change between calls, its transforms."""
 
 import pytest
 import torch
@@ -170,3 +170,99 @@ def test_full_memory_is_not_taken_for_a_finite_gradient(monkeypatch):
     monkeypatch.setattr(draws, "prepared_model", lambda *_: Full(1.0))
     with pytest.raises(MemoryError):
         scale(512.0)
+
+
+class Settings(nn.Module):
+    """A Linear with numbers and flags that a person may set."""
+
+    def __init__(self, *, keeps=False):
+        super().__init__()
+        self.layer, self.keeps, self.table = nn.Linear(4, 4), "yes" if keeps else "", None
+        self.scale, self.shifts, self.calls, self._private, self.unused = 2.0, True, 0, 3.0, 5.0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.table is None or not self.keeps:
+            self.table = self.scale
+        return self.layer(x) * self.table + (1.0 if self.shifts else 0.0) + 0.1 * self.training
+
+
+def changes_of(model, cases=("typical",)):
+    cases = tuple(Case(name=name, inputs=lambda g: (torch.randn(4, 4, generator=g),)) for name in cases)
+    spec = Spec(name="changed", summary="changed", source="a test", build=lambda: model, cases=cases)
+    known = reference.make(spec, None, 0, [PRECISIONS["fp32"]])["typical"]
+    return {redraw.text: redraw for redraw, _ in known.changed}
+
+
+def test_between_calls_rows_numbers_flags_and_the_mode_change():
+    found = changes_of(Settings())
+    words = "with other weights, with a row less, with a row more, with other numbers in its attributes, in eval mode"
+    assert ", ".join(found) == words
+    assert dict(found["with other numbers in its attributes"].settings) == {
+        "scale": 2.25,
+        "unused": 5.625,
+        "shifts": False,
+    }
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Linear(4, 4),  # nothing to set, and no mode
+        nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval(),  # which draws random numbers in train mode
+        nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)),  # whose eps is torch's own
+    ],
+)
+def test_what_shows_nothing_does_not_change(model):
+    assert [*changes_of(model, ("typical", "another"))] == ["with other weights"]
+
+
+def test_a_number_of_which_the_model_makes_a_table_is_not_set_after_the_first_call():
+    assert "with other numbers in its attributes" not in changes_of(Settings(keeps=True))
+
+
+def own_function(**rules):
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(x):
+            return 2 * x
+
+        @staticmethod
+        def setup_context(*_):
+            pass
+
+        @staticmethod
+        def backward(_, gradient):
+            return 2 * gradient
+
+    return type("Own", (Double,), rules)
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ({}, {"vmap": "raises an error", "forward mode": "raises an error"}),
+        (
+            {"generate_vmap_rule": True, "jvp": staticmethod(lambda _, tangent: 2 * tangent)},
+            {"vmap": "holds", "forward mode": "holds"},
+        ),
+        (
+            {
+                "vmap": staticmethod(lambda _, dims, x: (3 * x, dims[0])),
+                "jvp": staticmethod(lambda _, tangent: 3 * tangent),
+            },
+            {"vmap": "gives other numbers", "forward mode": "gives other numbers"},
+        ),
+    ],
+)
+def test_transforms_that_nobody_claims_are_tried_in_float64(rules, told):
+    function = own_function(**rules)
+    case = Case(name="typical", inputs=lambda g: (torch.randn(4, 4, generator=g),))
+    spec = Spec(name="own", summary="own", source="a test", build=lambda: function.apply, cases=(case,))
+    assert reference.make(spec, None, 0, [PRECISIONS["fp32"]])["typical"].unclaimed == told
+
+
+def test_torch_knows_the_transforms_of_its_own_ops():
+    case = Case(name="typical", inputs=lambda g: (torch.randn(4, 4, generator=g),))
+    spec = Spec(name="own", summary="own", source="a test", build=lambda: nn.Linear(4, 4), cases=(case,))
+    assert reference.make(spec, None, 0, [PRECISIONS["fp32"]])["typical"].unclaimed == {}
