@@ -93,10 +93,12 @@ def _plain_verdict(cell_id: str, seen: Observation, dtypes: Mapping[str, str]) -
                 more = f": {measure.detail}" if measure.detail else ""
                 text = _line(found, measure, f"a second identical call differs{more}")
                 return Verdict(cell_id, "UNSTABLE", text, short="UNSTABLE")
-    for found in _in_gate_order(seen.discrepancies, dtypes):
-        said_no = failed_gate(found)
-        if said_no is not None:
-            return Verdict(cell_id, "FAIL", _line(found, said_no), short=_short(said_no))
+    worst = next((d for d in _in_gate_order(seen.discrepancies, dtypes) if failed_gate(d)), None)
+    if worst is not None:
+        said_no = _worst_gate(worst)
+        where = _say_where(seen, worst) if said_no.gate in (*VALUES, "class", "exact") else ""
+        text = _line(worst, said_no)
+        return Verdict(cell_id, "FAIL", f"{text}; {where}" if where else text, short=_short(said_no))
     weakness = next(_weaknesses(seen.discrepancies), "")
     if weakness:
         return Verdict(cell_id, "INCONCLUSIVE", f"power  {weakness}", short="power")
@@ -107,18 +109,72 @@ def _plain_verdict(cell_id: str, seen: Observation, dtypes: Mapping[str, str]) -
 
 
 def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> list[Discrepancy]:
-    """The discrepancies by gate: conduct, then the case as it is given, then the worst tensor.
+    """The discrepancies by gate: conduct, then the case as it is given, then the worst tensor; all values are one gate.
 
     A declared dtype replaces the contract's.
     """
     held = [replace(d, dtype_asked=d.dtype) if d.dtype == dtypes.get(str(d.tensor)) else d for d in found]
 
     def rank(d: Discrepancy) -> tuple[int, bool, bool, float]:
-        measure = failed_gate(d)
-        position = len(ORDER) if measure is None else ORDER.index(measure.gate)
-        return position, d.kind != "conduct", d.case != case_of(d.case), 0.0 if measure is None else -measure.margin
+        if failed_gate(d) is None:
+            return len(ORDER), False, False, 0.0
+        measure = _worst_gate(d)
+        position = ORDER.index(VALUES[0] if measure.gate in VALUES else measure.gate)
+        return position, d.kind != "conduct", d.case != case_of(d.case), -measure.margin
 
     return sorted(held, key=rank)
+
+
+def _worst_gate(rejected: Discrepancy) -> Measure:
+    """The measure that a line names of a tensor that fails: of the values, the one farthest over its budget."""
+    first = failed_gate(rejected)
+    assert first is not None
+    values = [m for m in rejected.measures if m.gate in VALUES]
+    return max(values, key=lambda m: m.margin) if first.gate in VALUES else first
+
+
+# Says in a few words where a fault lies, from the tensors of a case in the model's own order.
+
+ALONE = {  # what is said if only tensors of this kind are wrong
+    "second": "only second derivatives are wrong",
+    "vmapped": "only `torch.vmap` is wrong",
+    "tangent": "only forward mode is wrong",
+    "buffer": "only what forward leaves in buffers is wrong",
+    "attribute": "only what forward leaves in attributes is wrong",
+}
+
+
+def _say_where(seen: Observation, worst: Discrepancy) -> str:
+    """Where the fault of a case lies, as "forward right; backward wrong from `layers.3` down" says; "" if open."""
+    same = [d for d in seen.discrepancies if d.case == worst.case and d.kind != "conduct"]
+    wrong = {d.tensor for d in same if failed_gate(d)}
+    kinds = {tensor.kind for tensor in wrong}
+    if len(kinds) == 1 and (said := ALONE.get(next(iter(kinds)))):
+        return said
+    gradients = [d.tensor.leaf for d in same if d.tensor.kind == "gradient"]
+    if "output" in kinds:
+        return "forward wrong, gradients right" if gradients and "gradient" not in kinds else "forward wrong"
+    if "gradient" not in kinds or not any(d.tensor.kind == "output" for d in same):
+        return ""
+    return f"forward right; {_say_where_backward(gradients, {t.leaf for t in wrong if t.kind == 'gradient'})}"
+
+
+def _say_where_backward(leaves: Sequence[str], wrong: set[str]) -> str:
+    """Which gradients are wrong. Backward goes through the leaves, inputs and then parameters, from the last on."""
+    modules: dict[str, bool] = {}
+    for leaf in leaves:
+        module = leaf.rpartition(".")[0]
+        modules[module] = modules.get(module, False) or leaf in wrong
+    if wrong >= set(leaves):
+        return "all gradients wrong" if len(leaves) > 1 else "backward wrong"
+    names = {leaf.rpartition(".")[2] for leaf in wrong}
+    alike = [leaf for leaf in leaves if leaf.rpartition(".")[2] in names]
+    if len(names) == 1 and len(alike) > 1 and wrong >= set(alike):
+        return f"only `{names.pop()}` gradients wrong"
+    hit = [module for module, is_wrong in modules.items() if is_wrong]
+    if len(hit) > 1 and hit == [*modules][: len(hit)]:
+        return f"backward wrong from `{hit[-1]}` down"
+    return f"gradients wrong of {errors.some([f'`{leaf}`' for leaf in leaves if leaf in wrong], 3)}"
 
 
 OUT_OF_TIES = (

@@ -380,12 +380,8 @@ def _evaluate_or_none(
     try:
         return _evaluate(session, redraw, _ask(session, case, question, redraw))
     except Exception as problem:  # a mode may raise anything
-        may_refuse = redraw.text != cell.OTHER_WEIGHTS and not session.is_eager
-        if (
-            not (refusable or may_refuse)
-            or error_text.is_out_of_memory(problem)
-            or isinstance(problem, errors.NotProvenError)
-        ):
+        refusable = refusable or (redraw.text != cell.OTHER_WEIGHTS and not session.is_eager)
+        if not refusable or error_text.is_out_of_memory(problem) or isinstance(problem, errors.NotProvenError):
             raise
         session.note_refusal("with another order in memory" if redraw.reordered else redraw.text, problem)
         return None

@@ -22,7 +22,7 @@ from conformance.records.cell import (
 )
 from conformance.records.convert import from_json, to_json
 from conformance.show.matrix import causes
-from conformance.verdict import failed_gate, judge
+from conformance.verdict import VALUES, failed_gate, judge
 from zoo.expect import Expect
 
 GATES = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision", "recompile")
@@ -104,7 +104,7 @@ def test_the_earliest_rejecting_gate_of_a_tensor_is_named(first):
     assert found.text.startswith(f"{GATES[first]}  output, case typical")
 
 
-@pytest.mark.parametrize("first", range(len(GATES) - 1))
+@pytest.mark.parametrize("first", [n for n, gate in enumerate(GATES[:-1]) if not {gate, GATES[n + 1]} <= {*VALUES}])
 def test_between_tensors_the_earlier_gate_is_named_whatever_the_size(first):
     later = tensor(GATES[first + 1], name=GRADIENT)
     earlier = tensor(GATES[first], name=OTHER_GRADIENT)
@@ -407,3 +407,45 @@ def test_a_cell_in_which_no_gradient_is_told_from_a_wrong_one_is_inconclusive(ot
     found = judged(**others)
     assert (found.status, found.short) == ("INCONCLUSIVE", "power")
     assert judged(**others, x=PLAIN).status == "PASS"
+
+
+LAYERS = ("x", *(f"layers.{number}.{name}" for number in range(3) for name in ("weight", "bias")))
+
+
+def where(wrong, kinds=("output", "gradient")):
+    """What the line says of a case with one output and the gradients of three layers, of which some are wrong."""
+    names = [TensorName("output", "output")] * ("output" in kinds) + [TensorName("gradient", leaf) for leaf in LAYERS]
+    names += [TensorName(kind, "x") for kind in kinds if kind not in ("output", "gradient")]
+    found = [tensor(*(("norm",) if str(name) in wrong else ()), name=name) for name in names]
+    return verdict(finished(*found)).text.partition("; ")[2]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["output"], "forward wrong, gradients right"),
+        (["output", "gradient of x"], "forward wrong"),
+        ([f"gradient of {leaf}" for leaf in LAYERS], "forward right; all gradients wrong"),
+        ([f"gradient of {leaf}" for leaf in LAYERS[:5]], "forward right; backward wrong from `layers.1` down"),
+        ([f"gradient of {leaf}" for leaf in LAYERS[2::2]], "forward right; only `bias` gradients wrong"),
+        (["gradient of layers.1.bias"], "forward right; gradients wrong of `layers.1.bias`"),
+    ],
+)
+def test_a_line_says_where_the_fault_lies(wrong, said):
+    assert where(wrong) == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("second", "only second derivatives"), ("buffer", "only what forward leaves")]
+)
+def test_a_line_says_what_alone_is_wrong(kind, said):
+    name = TensorName(kind, "x")
+    assert where([str(name)], ("output", "gradient", kind)).startswith(said)
+
+
+def test_of_the_values_a_line_names_the_worst_gate_of_the_worst_tensor():
+    measures = (Measure("norm", 1.9, 1.0), Measure("gain", 32.0, 1.0))
+    worse = replace(tensor(name=GRADIENT), measures=measures)
+    found = verdict(finished(tensor("norm", name=OTHER_GRADIENT), worse))
+    assert found.text.startswith("gain  gradient of x, case typical: error 32, budget 1")
+    assert found.short == "gain 32"
