@@ -15,14 +15,13 @@ import torch
 from conformance import errors, verdict
 from conformance.axes import MODES, PRECISIONS
 from conformance.cache import sources
-from conformance.cell import otherwise, policy
+from conformance.cell import changes, otherwise, policy
 from conformance.cell.session import CellSession, Comparison, open_task
 from conformance.evaluate import attributes, error_text, evaluation, inputs, process_state, transforms, weights
 from conformance.evaluate.evaluation import Evaluation, Question, autocast, autocast_to
 from conformance.float64 import replacements, wide
 from conformance.gates import compare, distance
 from conformance.oracle import reference, reference_file
-from conformance.oracle.draws import Redraw
 from conformance.oracle.reference import CaseReference
 from conformance.plan.find import spec_at
 from conformance.process import child_side, environment, forks, machine_lock
@@ -148,7 +147,7 @@ def observation_of(session: CellSession) -> Observation:
             baseline = None if session.is_eager else session.baseline(session.eager, question)
         with process.phase("redraw"):
             orders = replace(question, second=question.second and not measured.refused)
-            drawn, other_dtypes = over_draws(session, case, orders)
+            drawn, other_dtypes = changes.over_draws(session, case, orders)
         with process.phase("judge"):
             found += [*compare_conduct(session, case, measured, again), *overwritten]
             found += [*session.compared(case, known, question, measured, again, baseline, drawn), *other_dtypes]
@@ -158,7 +157,7 @@ def observation_of(session: CellSession) -> Observation:
         found += check_operator(session)
     with process.phase("change"):
         for case in session.cases:
-            found += after_changes(session, case)
+            found += changes.after_changes(session, case)
     if not any(map(verdict.failed_gate, found)):  # what is red would be red again
         with process.phase("otherwise"):
             for case in session.cases:
@@ -292,119 +291,6 @@ def _plain(value: Any) -> Any:
     if value is None or kind is bool or (kind is int and abs(value) < LARGEST_INTEGER):
         return value
     return value if kind is float and math.isfinite(value) else errors.one_line(value)
-
-
-# Calls the callable of a cell on further draws of a case, with its parameters and buffers changed in place.
-
-Drawn = dict[TensorName, list[torch.Tensor | None]]
-
-
-def over_draws(session: CellSession, case: Case, question: Question) -> tuple[Drawn, list[Discrepancy]]:
-    """What the callable returns in each further draw, by the name of the tensor, as `sample` gives it.
-
-    The discrepancies are the outputs whose dtype is another one than in the measured call.
-    """
-    known, others = session.known(case), dict[str, Discrepancy]()
-    judged = [
-        (name, r.redraws.rounded[session.precision.name].draws)
-        for name, r in known.tensors.items()
-        if r is not None and r.redraws and session.precision.name in r.redraws.rounded
-    ]
-    drawn: Drawn = {name: [] for name, _ in judged}
-    for number, redraw in enumerate(known.redraws[: max((draws for _, draws in judged), default=0)]):
-        found = None
-        if number % 2 and _may_reorder(session, case):
-            found = _evaluate_or_none(session, case, question, replace(redraw, reordered=True), refusable=True)
-        if found is None:
-            found = _evaluate(session, redraw, _ask(session, case, question, redraw))
-        for name in drawn:
-            tensor = found.tensors.get(name)
-            drawn[name].append(tensor if tensor is None else distance.sample(tensor))
-        for leaf, dtype in session.returned[case.name].items():
-            tensor = found.returned.get(leaf)
-            if tensor is not None and tensor.dtype != dtype:
-                has, wanted = map(compare.name_of, (tensor.dtype, dtype))
-                way = cell.way_of(case.name, cell.OTHER_WEIGHTS)
-                others[leaf] = Discrepancy(way, TensorName("output", leaf), "rounded", has, wanted, ())
-    return drawn, [*others.values()]
-
-
-def _may_reorder(session: CellSession, case: Case) -> bool:
-    """Whether some further draws lie in another order in memory, for which a compiler compiles a model again.
-
-    Random numbers are drawn in the order in which a tensor lies in memory.
-    """
-    if process_state.DRAWS in session.spec.changes_state:
-        return False
-    return not session.mode.compiles or (case is session.spec.cases[0] and not session.left_out)
-
-
-def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
-    """Compare the callable with the oracle after the weights, and more, have changed, on full float32 operands.
-
-    A mode may refuse what is more than other weights. Eager may not.
-    """
-    known = session.known(case)
-    if known.unchanged:
-        session.facts["left out with other weights"] = f"case {case.name}: {known.unchanged}"
-    for redraw, there in known.changed:
-        if any(r is not None and session.precision.name not in r.spread for r in there.tensors.values()):
-            continue
-        named = cell.way_of(case.name, redraw.text)
-        if redraw.changes_module and not _takes(session, redraw):
-            continue
-        question = replace(session.question(case, session.eager), second=False)
-        found = _evaluate_or_none(session, case, question, redraw)
-        if found is None and redraw.reordered:  # the numbers are the same
-            found = _evaluate_or_none(session, case, question, replace(redraw, reordered=False))
-        if found is None:
-            continue
-        asked = redraw.question(question, question.call, session.eager)
-        compared = list(session.compared_values(named, there.of_call(session.precision), asked, found))
-        yield from compared
-        if any(verdict.failed_gate(d) for d in compared):
-            return  # a second change would fail too, and hide which one is to blame
-
-
-def _takes(session: CellSession, redraw: Redraw) -> bool:
-    """Whether the cell is asked for another mode or other attributes: a package has none, and a compiler takes time."""
-    if session.mode.forward_only or (session.mode.compiles and session.left_out):
-        return False
-    return len(attributes.current(session.made.parameters_of, dict(redraw.settings))) == len(redraw.settings)
-
-
-def _evaluate_or_none(
-    session: CellSession, case: Case, question: Question, redraw: Redraw, *, refusable: bool = False
-) -> Evaluation | None:
-    """The evaluation; None if the mode raises an error, which may be its way to say that its shapes are fixed."""
-    try:
-        return _evaluate(session, redraw, _ask(session, case, question, redraw))
-    except Exception as problem:  # a mode may raise anything
-        refusable = refusable or (redraw.text != cell.OTHER_WEIGHTS and not session.is_eager)
-        if not refusable or error_text.is_out_of_memory(problem) or isinstance(problem, errors.NotProvenError):
-            raise
-        session.note_refusal("with another order in memory" if redraw.reordered else redraw.text, problem)
-        return None
-
-
-def _ask(session: CellSession, case: Case, question: Question, redraw: Redraw) -> Question:
-    return redraw.question(question, session.place(redraw.inputs(case, session.seed)), session.eager)
-
-
-def _evaluate(session: CellSession, redraw: Redraw, asked: Question) -> Evaluation:
-    """Evaluate with the parameters, buffers, attributes and mode of a draw, and set them back."""
-    owner = session.made.parameters_of
-    state = weights.state_of(owner)
-    first = {name: state[name] for name in session.dtypes if name in state}  # a buffer that a call has made stays
-    weights.reset(owner, redraw.state(first, session.seed))
-    with attributes.restored(owner, dict(redraw.settings)):
-        try:
-            with session.around_calls():
-                return evaluation.evaluate_orders(session.made.call, owner, asked)
-        finally:
-            if redraw.training is not None:
-                owner.train(not redraw.training)  # a module may do more for it than set a flag
-            weights.reset(owner, state)
 
 
 def observe_probe(task: ProbeTask, process: child_side.ChildProcess) -> ProbeSighting:
