@@ -106,7 +106,7 @@ def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
 def _ways(session: CellSession, case: Case, question: Question, known: CaseReference) -> Iterator[Way]:
     """The ways in which the cell is asked. A compiler compiles again under no_grad, and else if no case is left out."""
     mode, is_first, is_low = session.mode, case is session.spec.cases[0], bool(session.precision.low_dtype)
-    if question.fit is not None or (mode.compiles and (is_low or not is_first)):
+    if question.fit is not None or (mode.compiles and is_low) or (not is_first and (mode.compiles or is_low)):
         return
     inferred = known.without_gradients(session.precision)
     ways = [] if is_low and known.inferred else [replace(way, wanted=inferred) for way in INFERENCE]
