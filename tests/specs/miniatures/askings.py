@@ -324,6 +324,11 @@ MINIATURES = (
     fails(SCALE, "eager", "fp32", *VALUES, text="with frozen weights"),
     fails(DEMANDING, "eager", "fp32", "structure", text="with frozen weights: it raises ValueError: no gradient of w"),
     gets(FORCE, "eager", "fp32", "PASS"),
+    # In low precision
+    fails(ON_THE_CLASS, "eager", "amp_fp16", *VALUES, text="with another call before backward"),
+    fails(SCALE, "eager", "amp_bf16", *VALUES, text="with frozen weights"),
+    fails(OTHER_IN_INFERENCE, "eager", "amp_bf16", *VALUES, text="under no_grad"),
+    gets(FORCE, "eager", "amp_bf16", "PASS"),
     # Without gradients
     fails(PAIR_IN_INFERENCE, "eager", "fp32", "structure", text="under no_grad: None, where the oracle has a tensor"),
     fails(OTHER_IN_INFERENCE, "eager", "fp32", *VALUES, text="under no_grad"),
