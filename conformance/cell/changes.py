@@ -12,6 +12,7 @@ from conformance import errors, verdict
 from conformance.cell.session import CellSession
 from conformance.evaluate import attributes, error_text, evaluation, process_state, weights
 from conformance.evaluate.evaluation import Evaluation, Question
+from conformance.float64.wide import ModuleMemory
 from conformance.gates import compare, distance
 from conformance.oracle.draws import Redraw
 from conformance.records import cell
@@ -82,7 +83,8 @@ def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
         if found is None:
             continue
         asked = redraw.question(question, question.call, session.eager)
-        compared = list(session.compared_values(named, there.of_call(session.precision), asked, found))
+        wanted, same_dtypes = there.of_call(session.precision), not redraw.changes_module
+        compared = list(session.compared_values(named, wanted, asked, found, same_dtypes=same_dtypes))
         yield from compared
         if any(verdict.failed_gate(d) for d in compared):
             return  # a second change would fail too, and hide which one is to blame
@@ -116,7 +118,7 @@ def _ask(session: CellSession, case: Case, question: Question, redraw: Redraw) -
 def _evaluate(session: CellSession, redraw: Redraw, asked: Question) -> Evaluation:
     """Evaluate with the parameters, buffers, attributes and mode of a draw, and set them back."""
     owner = session.made.parameters_of
-    state = weights.state_of(owner)
+    state, memory = weights.state_of(owner), ModuleMemory(owner)
     first = {name: state[name] for name in session.dtypes if name in state}  # a buffer that a call has made stays
     weights.reset(owner, redraw.state(first, session.seed))
     with attributes.restored(owner, dict(redraw.settings)):
@@ -124,6 +126,8 @@ def _evaluate(session: CellSession, redraw: Redraw, asked: Question) -> Evaluati
             with session.around_calls():
                 return evaluation.evaluate_orders(session.made.call, owner, asked)
         finally:
+            weights.reset(owner, state)
             if redraw.training is not None:
                 owner.train(not redraw.training)  # a module may do more for it than set a flag
-            weights.reset(owner, state)
+                memory.restore()
+                weights.reset(owner, state)

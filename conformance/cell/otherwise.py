@@ -53,6 +53,7 @@ class Way:
         other_graph: a compiler compiles the model again for it.
         demanding: forward may raise an error in eager, for want of what it is not given.
         refusable: any mode may raise an error for it.
+        observed: what proves the mode may watch the call; some fast paths of inference run only unwatched.
         wanted: what the answer is compared with; None: the case's reference.
     """
 
@@ -62,6 +63,7 @@ class Way:
     other_graph: bool = False
     demanding: bool = False
     refusable: bool = False
+    observed: bool = True
     wanted: CaseReference | None = None
 
 
@@ -86,7 +88,9 @@ def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
     for way in _ways(session, case, whole, known):
         named, passes = way_of(case.name, way.text), _Passes()
         try:
-            found = _answer(way.ask, made.call, made.parameters_of, replace(question, gradients=passes), other)
+            observed = way.observed or session.mode.compiles  # whose proof counts the runs of graphs alone
+            call = made.call if observed else made.timed_call
+            found = _answer(way.ask, call, made.parameters_of, replace(question, gradients=passes), other)
         except Exception as problem:  # the model and the mode may raise anything
             if is_out_of_memory(problem) or is_machine_failure(problem) or isinstance(problem, NotProvenError):
                 raise
@@ -112,8 +116,8 @@ def _ways(session: CellSession, case: Case, question: Question, known: CaseRefer
     ways = [] if is_low and known.inferred else [replace(way, wanted=inferred) for way in INFERENCE]
     if question.differentiate and not mode.forward_only:
         ways += GRADIENTS
-        ways += [SCALED] * (not is_low)  # there, the cotangents may have a scale already
-        ways += [replace(SECOND, wanted=known.following)] * bool(known.following)
+        if not is_low:  # there, the cotangents may have a scale already, and only float32 has another draw's budgets
+            ways += [SCALED, *[replace(SECOND, wanted=known.following)] * bool(known.following)]
     if is_first and not is_low:
         ways += [*_there_and_back(session), *_copies(session, case, known), *_vmaps(session, question)]
         ways += [Way(THREADS, partial(_call_in_threads, session.spec.threads), WHOLE)] * (session.spec.threads > 1)
@@ -172,9 +176,10 @@ def _infer(
         return evaluation.evaluate(call, owner, replace(question, differentiate=False))
 
 
+_INFERS: dict[str, Any] = {"kinds": INFERRED, "other_graph": True, "observed": False}
 INFERENCE = (
-    Way("under no_grad", partial(_infer, torch.no_grad), INFERRED, other_graph=True, demanding=True),
-    Way("under inference_mode", partial(_infer, torch.inference_mode), INFERRED, other_graph=True, refusable=True),
+    Way("under no_grad", partial(_infer, torch.no_grad), demanding=True, **_INFERS),
+    Way("under inference_mode", partial(_infer, torch.inference_mode), refusable=True, **_INFERS),
 )
 
 # Gradients for some of the leaves.
@@ -263,11 +268,23 @@ def _leave_one_out(call: Callable[..., Any], owner: Any, question: Question, oth
     if sum(found.requires_grad.values()) < 2:  # noqa: PLR2004 -- outputs, of which one is left out
         return found
     unused, zeros = (_answer(_back(f), call, owner, question, other).tensors for f in (_leave_out, _give_zeros))
-    for name, whole in found.tensors.items():
-        if name.kind == "gradient" and whole is not None:
-            one, two = (torch.zeros_like(whole) if t is None else t for t in (unused[name], zeros[name]))
-            found.tensors[name] = whole + (one - two)
-    return found
+    gradients = {name: t for name, t in found.tensors.items() if name.kind == "gradient"}
+    return replace(found, tensors=found.tensors | _add_difference(gradients, unused, zeros))
+
+
+def _add_difference(
+    tensors: evaluation.Tensors, one: evaluation.Tensors, two: evaluation.Tensors
+) -> evaluation.Tensors:
+    """Tensors, with what differs between two other answers added: nothing, if these are right."""
+    moved: evaluation.Tensors = {}
+    for name, whole in tensors.items():
+        a, b = one.get(name), two.get(name)
+        if whole is None or not inputs.is_rounded(whole):
+            moved[name] = a
+        else:
+            a, b = (torch.zeros_like(whole) if t is None else t for t in (a, b))
+            moved[name] = whole + (a - b)
+    return moved
 
 
 def _scale(call: Callable[..., Any], owner: Any, question: Question, _: Question) -> Evaluation:
@@ -319,15 +336,32 @@ def _there_and_back(session: CellSession) -> list[Way]:
 
 
 def _visit_other_mode(call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:
-    """Evaluate after a visit to the other mode, with a call there if that is eval mode, which learns nothing."""
+    """Evaluate after a visit to the other mode, with a call there if that is eval mode, which learns nothing.
+
+    What eval() has folded may be rounded otherwise than its parts: in eval mode, a second visit must change nothing.
+    """
     training = owner.training
-    with attributes.restored(owner, ()):
+
+    def visit() -> None:
         owner.train(not training)
         if training:
+            state = weights.state_of(owner)
             with torch.no_grad(), evaluation.autocast(question):
                 inputs.invoke(call, other.call)
+            weights.reset(owner, state)  # it may count its calls in eval mode too
         owner.train(training)
-        return evaluation.evaluate(call, owner, question)
+
+    with attributes.restored(owner, ()):
+        if training:
+            visit()
+            return evaluation.evaluate(call, owner, question)
+        found, answers = evaluation.evaluate(call, owner, question), []
+        for _ in range(2):
+            visit()
+            state = weights.state_of(owner)
+            answers.append(evaluation.evaluate(call, owner, question).tensors)
+            weights.reset(owner, state)
+        return replace(found, tensors=_add_difference(found.tensors, *reversed(answers)))
 
 
 # From several threads at once, where the spec claims that it works.

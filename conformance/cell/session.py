@@ -205,16 +205,16 @@ class CellSession:
             yield self.comparison(y, criteria, again.tensors.get(name), fault, drawn.get(name, ()))
 
     def compared_values(
-        self, case: str, known: CaseReference, question: Question, found: Evaluation
+        self, case: str, known: CaseReference, question: Question, found: Evaluation, *, same_dtypes: bool = True
     ) -> Iterator[Discrepancy]:
         """Compare every tensor of a case with the oracle's, without a second call, canaries and eager beside it.
 
-        `case` is what a report calls it.
+        `case` is what a report calls it. If `same_dtypes`, its outputs must have the dtypes of the measured call.
         """
         for name, reference in known.tensors.items():
             if reference is not None and name.kind not in transforms.left_out_kinds(question):
                 y, known_dtypes = found.tensors.get(name), self.returned.get(case_of(case), {})
-                contract = known_dtypes.get(name.leaf) if name.kind == "output" else None
+                contract = known_dtypes.get(name.leaf) if name.kind == "output" and same_dtypes else None
                 criteria = self._criteria(case, name, reference, self._dtype(name, question, contract, y))
                 yield compare.compare_values(y, criteria, self._fault(name, y, known, found))
 

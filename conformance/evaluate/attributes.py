@@ -121,4 +121,4 @@ def _same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(_same(part, other[key]) for key, part in one.items())
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
+    return bool(one == other) or repr(one) == repr(other) == "nan"

@@ -162,30 +162,25 @@ def row_count(call: Call) -> int:
 def fewer_rows(call: Call) -> Call:
     """The same inputs without the last row of every tensor that has as many rows as the first."""
     rows = row_count(call)
-    return map_call(call, lambda leaf: leaf[:-1] if _has_rows(leaf, rows) else leaf)
+    return _map_tensors(call, lambda tensor: tensor[:-1] if _has_rows(tensor, rows) else tensor)
 
 
 def more_rows(call: Call, other: Call) -> Call:
     """The same inputs with the first row of another draw at the end of every tensor that has rows."""
-    rows, others = row_count(call), iter(call_leaves(other))
-
-    def longer(leaf: Any) -> Any:
-        more = next(others)
-        return torch.cat([leaf, more[:1]]) if _has_rows(leaf, rows) else leaf
-
-    return map_call(call, longer)
+    rows, others = row_count(call), dict(zip(map(id, call_leaves(call)), call_leaves(other), strict=True))
+    return _map_tensors(call, lambda t: torch.cat([t, others[id(t)][:1]]) if _has_rows(t, rows) else t)
 
 
 def reorder(call: Call) -> Call:
     """The same inputs with the order of their axes in memory reversed, if a tensor is contiguous."""
 
-    def reversed_axes(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or leaf.layout != torch.strided or not leaf.is_contiguous():
-            return leaf
-        axes = tuple(reversed(range(leaf.dim())))
-        return leaf.permute(axes).contiguous().permute(axes)
+    def reversed_axes(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout != torch.strided or not tensor.is_contiguous():
+            return tensor
+        axes = tuple(reversed(range(tensor.dim())))
+        return tensor.permute(axes).contiguous().permute(axes)
 
-    return map_call(call, reversed_axes)
+    return _map_tensors(call, reversed_axes)
 
 
 def _has_rows(leaf: Any, rows: int) -> bool:

@@ -62,6 +62,20 @@ def not_persistent(owner: Any) -> set[str]:
     return {f"{path}.{name}".lstrip(".") for path, names in named for name in names}
 
 
+def sharing_memory(owner: Any) -> set[str]:
+    """The names of the parameters and buffers of a module that lie in the memory of another one, as views of it do."""
+    spans = sorted(
+        (t.data_ptr(), t.data_ptr() + inputs.extent(t) * t.element_size(), name)
+        for name, t in (parameters_of(owner) | buffers_of(owner)).items()
+        if t.layout == torch.strided and t.numel()
+    )
+    found, reach, farthest = set[str](), 0, ""
+    for start, end, name in spans:
+        found |= {name, farthest} if start < reach else set()
+        reach, farthest = max((reach, farthest), (end, name))
+    return found
+
+
 def state_of(owner: Any) -> dict[str, torch.Tensor]:
     """Copies of the parameters and buffers of a module, by name."""
     return {name: tensor.detach().clone() for name, tensor in (parameters_of(owner) | buffers_of(owner)).items()}

@@ -9,19 +9,18 @@ from functools import partial, reduce
 from typing import Any
 
 import torch
-from torch import nn
 
 from conformance.axes import Precision
 from conformance.derivatives.gradients import GradientCheck
-from conformance.evaluate import attributes, containers, inputs, process_state, weights
+from conformance.evaluate import attributes, containers, evaluation, inputs, weights
 from conformance.evaluate.attributes import MISSING, States
 from conformance.evaluate.error_text import blame_noise, describe_error, is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation, Question, Tensors
 from conformance.float64 import replacements
-from conformance.float64.wide import Oracle, wide_call
-from conformance.gates import budget, distance
+from conformance.float64.wide import Oracle, prepared_model, wide_call
+from conformance.gates import budget, compare, distance
 from conformance.gates.budget import FLOAT32, NOISE, TensorReference
-from conformance.oracle import draws, selfcheck
+from conformance.oracle import draws, inference, selfcheck
 from conformance.oracle.draws import FIRST_NUMBER, Redraw, with_redraws
 from conformance.perturb import kinks, rounding
 from conformance.process.forks import ALONE, Forks
@@ -82,6 +81,7 @@ class CaseReference:
         return self if any(self.requires_grad.values()) else self.without_gradients(precision)
 
 
+_References = dict[TensorName, TensorReference | None]
 _Answer = tuple[Question, Evaluation]
 
 ANY_DRAW = CaseReference(0, 1.0, {}, {})  # for work that depends on shapes alone
@@ -125,6 +125,8 @@ def make(
             known = replace(known, redraws=redraws, tensors=tensors, changed=changed, unchanged=reason)
             if kept:
                 following = _follow_or_none(oracle, case, question, fine, forks) if fine else None
+                if following is not None:
+                    following = replace(following, tensors=_as_rounded(following.tensors, known.tensors))
                 known = replace(known, states=tuple(kept), following=following)
         if case is spec.cases[0]:
             unclaimed = selfcheck.try_unclaimed(oracle, case, picks, question, found)
@@ -164,6 +166,16 @@ def _follow(
     found, kinked, _ = _watch(there, asked)
     spread = Spread(there, asked, found, draws.scale_for(found.tensors), kinked=kinked)
     return spread.reference(inputs.FAR_DRAW, precisions, forks)
+
+
+def _as_rounded(following: _References, first: _References) -> _References:
+    """The tensors after a second call. What the first one rounds, and the second one leaves alone, is not exact."""
+    found = dict(following)
+    for name, reference in following.items():
+        one = first.get(name)
+        if reference is not None and reference.exact and one is not None and one.oracle.is_rounded and not one.exact:
+            found[name] = replace(reference, exact=False, spread=one.spread)
+    return found
 
 
 def _check_dtype(oracle: Oracle) -> None:
@@ -230,7 +242,9 @@ def _with_changes(
                 if redraw.changes_module and not _is_telling(there, redraw, (asked, found), first):
                     continue
                 spread = Spread(there, asked, found, draws.scale_for(found.tensors), kinked=kinked)
-                made.append((redraw, spread.reference(redraw.picks, precisions, forks)))
+                reference = spread.reference(redraw.picks, precisions, forks)
+                if not redraw.changes_module or _holds_in_eager(oracle, case, question, redraw, reference):
+                    made.append((redraw, reference))
                 break
             except Exception as problem:  # the model's own code may raise anything
                 if is_out_of_memory(problem):
@@ -278,21 +292,37 @@ def _is_telling(there: Oracle, redraw: Redraw, changed: _Answer, plain: _Answer)
         return same_tensors(found.tensors, there.evaluate(asked).tensors)
 
 
+def _holds_in_eager(oracle: Oracle, case: Case, question: Question, redraw: Redraw, known: CaseReference) -> bool:
+    """Whether eager, built anew and changed in this way, agrees: a flag may choose a cast, which float64 leaves out."""
+    model = prepared_model(oracle.spec, oracle.seed)
+    weights.reset(model, redraw.state(weights.state_of(model), oracle.seed))
+    plain = evaluation.question_of(oracle.spec, case, oracle.seed, redraw.picks, lambda call: call, model)
+    asked = redraw.question(replace(plain, states=question.states), redraw.inputs(case, oracle.seed), model)
+    found = evaluation.evaluate(model, model, replace(asked, second=False)).tensors
+    for name, reference in known.tensors.items():
+        if reference is not None and name.kind in ("output", "gradient"):
+            asks: dict[str, Any] = {"dtype": "", "baseline": None, "accurate": False, "bitwise": False}
+            criteria = budget.criteria_for(case.name, name, reference, FLOAT32, **asks)
+            if not all(m.met for m in compare.compare_values(found.get(name), criteria, "").measures):
+                return False
+    return True
+
+
 # Finds the buffers and frozen parameters that further draws leave as they are.
 
 
 def tables_of(oracle: Oracle, question: Question) -> tuple[str, ...]:
     """The names of what is not drawn again, for the model makes tables of it and keeps them.
 
-    These are the buffers that are not persistent. If the model's results do not follow its other buffers and its frozen
-    parameters, because its first call has kept something, it is these too. What training changes is always drawn again:
-    a model that keeps something of it is wrong.
+    These are the buffers that are not persistent, and what shares memory with another tensor. If the model's results do
+    not follow its other buffers and its frozen parameters, because its first call has kept something, it is these too.
+    What training changes is always drawn again: a model that keeps something of it is wrong.
     """
     tables = weights.not_persistent(oracle.model)
     trained = {name for name, parameter in weights.parameters_of(oracle.model).items() if parameter.requires_grad}
     fixed = {n for n, t in oracle.narrow_state.items() if inputs.is_rounded(t)} - trained - tables
     if not fixed:
-        return tuple(sorted(tables))
+        return tuple(sorted(tables | weights.sharing_memory(oracle.namer)))
     redraw = Redraw(0, weights=0, kept=tuple(trained | tables))
     asked = replace(question, differentiate=False, second=False, stacked=None, forward_mode=False)
     there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
@@ -306,7 +336,7 @@ def tables_of(oracle: Oracle, question: Question) -> tuple[str, ...]:
         if is_out_of_memory(problem):
             raise
         follows = True  # where the draws fail, they say so
-    return tuple(sorted(tables if follows else tables | fixed))
+    return tuple(sorted((tables if follows else tables | fixed) | weights.sharing_memory(oracle.namer)))
 
 
 # Measures how far the perturbed runs of one case stray from the oracle.
@@ -376,7 +406,7 @@ class Spread:
         )
         differs = any(found.requires_grad.values())  # then only what a cell infers in float32 does
         casts = sorted({p.autocast for p in precisions if not (differs and p.low_dtype)})
-        others = {cast: inferred(self._oracle, self._question, found, tensors, cast) for cast in casts}
+        others = {cast: inference.inferred(self._oracle, self._question, found, tensors, cast) for cast in casts}
         return replace(reference, inferred={cast: tensors for cast, tensors in others.items() if tensors})
 
     def _modes(self, precision: Precision) -> list[rounding.Rounding]:
@@ -452,82 +482,6 @@ def _same_numbers(a: torch.Tensor, truth: distance.OracleTensor) -> bool:
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-# Finds what a model returns without gradients, where that is another formula than with them.
-# `nn.TransformerEncoder` takes a path of its own without gradients, which leaves zeros where the usual one does not.
-# The oracle runs under a torch-function mode, where torch never takes that path. So the float64 model is called once
-# more, plainly. Where the model itself asks whether gradients are on, the formula with gradients stays the truth.
-
-FAST = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
-ANOTHER_FORMULA = 2.0**-12  # of the size of an output; what a model rounds to float32 inside changes it by less
-
-References = Mapping[TensorName, TensorReference | None]
-
-
-def inferred(
-    oracle: Oracle, question: Question, found: Evaluation, known: References, autocast: str
-) -> dict[TensorName, TensorReference]:
-    """The references of the outputs that torch's fast path changes; empty if the model does not run so in float64.
-
-    Their budgets are those of the formula with gradients, whose roundings can be perturbed.
-
-    Args:
-        oracle: the oracle.
-        question: the question of a case.
-        found: what the oracle gave.
-        known: the references of that.
-        autocast: the dtype of the autocast under which the model is called, for a model may take another path there.
-            It leaves float64 as it is. "": none.
-    """
-    if question.fit is not None or oracle.draws or not _has_fast_path(oracle.model):
-        return {}
-    others = {}
-    for leaf, y in _plain_outputs(oracle, question, autocast).items():
-        name = TensorName("output", leaf)
-        formula, reference = found.tensors.get(name), known.get(name)
-        if y is not None and formula is not None and reference is not None and _differs(y, formula):
-            others[name] = replace(reference, oracle=distance.OracleTensor(y), exact=False, redraws=None)
-    if others:
-        enabled = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            usual = _plain_outputs(oracle, question, autocast)
-        finally:
-            torch.backends.mha.set_fastpath_enabled(enabled)
-        others = {n: r for n, r in others.items() if n.leaf in usual and not _differs(usual[n.leaf], found.tensors[n])}
-    return others
-
-
-def _has_fast_path(model: Any) -> bool:
-    return isinstance(model, nn.Module) and any(isinstance(part, FAST) for part in model.modules())
-
-
-def _plain_outputs(oracle: Oracle, question: Question, autocast: str) -> dict[str, torch.Tensor | None]:
-    """The outputs of the float64 model without gradients, and with no mode of ours; empty if it raises an error."""
-    oracle.reset()
-    inputs.restore(question.call, question.pristine)
-    context = torch.autocast("cpu", getattr(torch, autocast)) if autocast else contextlib.nullcontext()
-    try:
-        with process_state.keep_switches(), torch.no_grad(), context:
-            torch.set_default_dtype(torch.float64)
-            found = containers.tensors_of(inputs.invoke(oracle.model, inputs.fresh(question.call)))
-            return {leaf: t if t is None else t.clone() for leaf, t in found.items()}
-    except Exception as problem:  # the model's own code may raise anything
-        if is_out_of_memory(problem):
-            raise
-        return {}
-    finally:
-        oracle.reset()
-
-
-def _differs(y: torch.Tensor | None, formula: torch.Tensor | None) -> bool:
-    """Whether a tensor of the same kind has other finite numbers."""
-    if y is None or formula is None or y.shape != formula.shape or y.dtype != formula.dtype or not inputs.is_rounded(y):
-        return False
-    if bool((formula.isfinite() & ~y.isfinite()).any()):
-        return False  # nobody asks for these
-    return bool((y - formula).norm() > ANOTHER_FORMULA * formula.norm())
-
-
 # Finds the plain attributes on which the next call of a model depends: counters, hidden states, largest values so far.
 # What a first call computes of the weights and keeps, a table, is none: the next call gives the same without it.
 
@@ -555,10 +509,15 @@ def find_states(oracle: Oracle, initial: States, case: Case, question: Question)
         oracle.forget()
         attributes.put(oracle.model, {path: initial.get(path, MISSING) for path in changed})
         first, at_first = oracle.evaluate(asked).tensors, attributes.read(oracle.model)
+        oracle.forget()
+        attributes.put(oracle.model, {path: initial.get(path, MISSING) for path in changed})
+        again, at_again = oracle.evaluate(asked).tensors, attributes.read(oracle.model)
     except Exception as problem:  # the model's own code may raise anything
         if is_out_of_memory(problem):
             raise
         return {path: initial.get(path, MISSING) for path in changed}
+    if same_tensors(first, again):  # what differs all the same is a clock or a version, on which no result depends
+        changed = [path for path in changed if path not in attributes.differing(at_first, at_again)]
     if same_tensors(first, second):
         changed = [path for path in changed if path in attributes.differing(at_first, at_second)]
     return {path: initial.get(path, MISSING) for path in changed}
