@@ -138,10 +138,9 @@ def _fields(value: Any, names: Iterable[str]) -> list[Part]:
 
 def _registered_parts(value: Any) -> tuple[str, list[Part], bool] | None:
     """The same for a class that is registered with pytree."""
-    registered, _ = internals.tree_flatten_with_path(value, is_leaf=lambda other: other is not value)
-    if len(registered) == 1 and registered[0][1] is value:
+    endings = inputs.leaves_by_path(value, is_leaf=lambda other: other is not value)
+    if len(endings) == 1 and endings[0][1] is value:
         return None
-    endings = [(internals.keystr(path), part) for path, part in registered]
     return type(value).__name__, [(ending.strip("[].'"), ending, part) for ending, part in endings], True
 
 

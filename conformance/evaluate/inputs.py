@@ -290,7 +290,16 @@ def cotangent(name: str, like: torch.Tensor, seed: tuple[object, ...]) -> torch.
 
 def named_leaves(tree: Any, name: str) -> dict[str, Any]:
     """The leaves of a nested container by path: {"x": …} or {"x[0]": …, "x['mean']": …}."""
-    return {f"{name}{internals.keystr(path)}": leaf for path, leaf in internals.tree_flatten_with_path(tree)[0]}
+    return {f"{name}{path}": leaf for path, leaf in leaves_by_path(tree)}
+
+
+def leaves_by_path(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[tuple[str, Any]]:
+    """The leaves of a nested container, each with its path as a text."""
+    try:
+        found, _ = internals.tree_flatten_with_path(tree, is_leaf=is_leaf)
+        return [(internals.keystr(path), leaf) for path, leaf in found]
+    except ValueError:  # a class that is registered without the names of its parts
+        return [(f"[{i}]", leaf) for i, leaf in enumerate(internals.tree_flatten(tree, is_leaf=is_leaf)[0])]
 
 
 def named_inputs(model: Any, call: Call) -> dict[str, Any]:

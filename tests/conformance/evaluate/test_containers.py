@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from torch.utils._pytree import register_pytree_node
 
 from conformance.evaluate.containers import describe, sharing, tensors_of
+from conformance.evaluate.inputs import named_leaves
 from zoo.case import SpecError
 
 T = torch.ones(3)
@@ -95,3 +97,17 @@ def test_parts_of_one_storage_share_memory_only_if_they_have_an_element_in_commo
     outputs = {"even": X[::2], "odd": X[1::2], "left": X[:, :4], "right": X[:, 4:], "none": None}
     assert sharing(outputs, {}) == {("even", "left"), ("even", "right"), ("odd", "left"), ("odd", "right")}
     assert sharing({"windows": X.flatten().unfold(0, 4, 2), "last": X[5:, 6:]}, {}) == {("windows", "last")}
+
+
+class Unnamed:
+    """A container that tells torch its parts, and no names of them."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+
+
+def test_parts_without_names_have_numbers():
+    register_pytree_node(Unnamed, lambda value: ([*value.parts], None), lambda parts, _: Unnamed(*parts))
+    value = Unnamed(torch.ones(1), None)
+    assert str(describe(value)) == "Unnamed[0: Tensor, 1: None]"
+    assert [*named_leaves(value, "x")] == ["x[0]", "x[1]"]
