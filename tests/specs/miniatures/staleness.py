@@ -168,6 +168,7 @@ MINIATURES = (
     fails(SWITCHING, "first_flag", "fp32", *VALUES, text="typical, with other numbers in its attributes"),
     fails(SWITCHING, "first_mode", "fp32", *VALUES, text="typical, in eval mode"),
     gets(FOLDING, "eager", "fp32", "PASS"),
+    gets(FOLDING, "scripted", "fp32", "PASS"),
     fails(FOLDING_TWICE, "eager", "fp32", *VALUES, text=r"typical, after eval\(\) and train\(\)"),
     fails(FIRST_MODE, "eager", "fp32", *VALUES, text="typical, in eval mode"),
     gets(SCALED, "contiguous_only", "fp32", "PASS"),
