@@ -88,10 +88,10 @@ def render(
             parts.append(f"{device}\n{drawn}" if len(devices) > 1 else drawn)
             parts.append(_wrong_on_purpose(wrong, verdicts) if right != shown else "")
     ordered = [verdicts[p.id] for p in cells]
-    parts.append(wrap(_left_out(contents.plan, cells), width))
-    marked = {why for verdict in ordered for why in _marks(verdict).values()}
-    marks = "\n".join(why for why in (BREAKS, UNPROVEN) if why in marked)
-    parts += [wrap(_legend(speeds, contents.plan), width), wrap(marks, width)]
+    parts.append(wrap(left_out(contents.plan, cells), width))
+    marked = {why for verdict in ordered for why in marks(verdict).values()}
+    explained = "\n".join(why for why in (BREAKS, UNPROVEN) if why in marked)
+    parts += [wrap(legend(speeds, contents.plan), width), wrap(explained, width)]
     red = "\n".join(_red_lines(ordered))
     parts.append(wrap(red, terminal) if terminal else red)
     footnotes = [
@@ -99,9 +99,9 @@ def render(
         for (kind, reason, link), number in notes.items()
     ]
     parts.append("\n".join(footnotes))
-    remarks = [*_say_assumed(contents.plan), *_remarks(ordered), *without_speed("speed", speeds)]
-    remarks += _kept_references(ordered) if folder else []  # `conformance.check` has no --fresh
-    parts.append(wrap("\n".join(remarks), width))
+    said = remarks(contents.plan, ordered, speeds)
+    said += _kept_references(ordered) if folder else []  # `conformance.check` has no --fresh
+    parts.append(wrap("\n".join(said), width))
     parts.append(totals(contents, folder=folder, seconds=seconds))
     return "\n\n".join(part for part in parts if part)
 
@@ -146,16 +146,23 @@ def _matrix(
 
 
 def _square(verdict: Verdict, speed: Speed | None, size: SizedModel | None, notes: Footnotes) -> str:
-    judged = ", ".join([_sign(verdict, notes), *_marks(verdict)])
+    judged = ", ".join([sign(verdict, notes), *marks(verdict)])
+    timed = timing(speed, size)
+    return f"{judged}  {timed}" if timed else judged
+
+
+def timing(speed: Speed | None, size: SizedModel | None) -> str:
+    """The speed of a cell, with the size at which a baseline was timed; "" if its verdict says why there is none."""
     if speed is None or speed.lacks_verdict:
-        return judged
-    timed = f"{judged}  {speed_text(speed)}"
+        return ""
+    text = speed_text(speed)
     if speed.ratios:
-        return f"{timed} {LAUNCH_BOUND}" if speed.is_short else timed
-    return f"{timed} at {visible(size.size_name)} {size.size}" if speed.seconds is not None and size else timed
+        return f"{text} {LAUNCH_BOUND}" if speed.is_short else text
+    return f"{text} at {visible(size.size_name)} {size.size}" if speed.seconds is not None and size else text
 
 
-def _legend(speeds: dict[str, Speed], plan: Plan) -> str:
+def legend(speeds: dict[str, Speed], plan: Plan) -> str:
+    """How to read the speeds, in one paragraph; "" if there are none."""
     timed = {s.figure for s in speeds.values() if s.figure}
     names = ", or ".join(title for figure, title in measurements.FIGURES.items() if figure in timed)
     size = AT_SIZES if any(model.working for model in plan.models.values()) else FIRST_CASE
@@ -164,7 +171,7 @@ def _legend(speeds: dict[str, Speed], plan: Plan) -> str:
     return " ".join(text.split()) if names else ""
 
 
-def _marks(verdict: Verdict) -> dict[str, str]:
+def marks(verdict: Verdict) -> dict[str, str]:
     """What the table says of a cell that is not red beside its figure, each with its explanation."""
     breaks = _count(verdict, "graph break").removeprefix("0 graph breaks").replace("graph ", "")
     marks = {breaks: BREAKS, "not proven" if verdict.observation.facts.get(axes.NOT_PROVEN) else "": UNPROVEN}
@@ -177,17 +184,21 @@ def _count(verdict: Verdict, what: str) -> str:
     return errors.counted(number, what) if isinstance(number, int) else ""
 
 
-def _sign(verdict: Verdict, notes: Footnotes) -> str:
+def sign(verdict: Verdict, notes: Footnotes) -> str:
+    """The glyph of a verdict and its few words, with the number of its footnote, which is added to `notes`."""
     status = STATUSES[verdict.status]
     if verdict.status == "PASS":
         glyph = UNPROVEN_SIGN if verdict.observation.facts.get(axes.NOT_PROVEN) else status.glyph
         return f"{glyph} {figure(verdict.margin or 0.0)}"
-    mark = ""
-    if verdict.reason:
-        kind = "unsupported" if verdict.status == "UNSUPPORTED" else "stale" if verdict.red else "expected"
-        number = notes.setdefault((kind, verdict.reason, verdict.link), len(notes) + 1)
-        mark = f" ({number})"
+    note = footnote(verdict)
+    mark = f" ({notes.setdefault(note, len(notes) + 1)})" if note else ""
     return f"{status.glyph} {visible(verdict.short)}{mark}"
+
+
+def footnote(verdict: Verdict) -> tuple[str, str, str] | None:
+    """The kind, reason and link of the declared divergence that applied to a cell; None if none did."""
+    kind = "unsupported" if verdict.status == "UNSUPPORTED" else "stale" if verdict.red else "expected"
+    return (kind, verdict.reason, verdict.link) if verdict.reason else None
 
 
 def figure(margin: float) -> str:
@@ -195,6 +206,11 @@ def figure(margin: float) -> str:
     if margin == 0.0:
         return "0"
     return f"{margin:.2f}" if 0.005 <= margin < 1000 else f"{margin:.0e}"  # noqa: PLR2004 -- a display range
+
+
+def remarks(plan: Plan, verdicts: list[Verdict], speeds: dict[str, Speed]) -> list[str]:
+    """What was assumed of models, what is to be said of cells that are not red, and why cells have no speed."""
+    return [*_say_assumed(plan), *_remarks(verdicts), *without_speed("speed", speeds)]
 
 
 def _say_assumed(plan: Plan) -> list[str]:
@@ -233,7 +249,7 @@ def _red_lines(verdicts: list[Verdict]) -> Iterator[str]:
         yield errors.with_last_lines(text, map(visible, cause.said))
 
 
-def _left_out(plan: Plan, cells: Sequence[PlannedCell]) -> str:
+def left_out(plan: Plan, cells: Sequence[PlannedCell]) -> str:
     """What a run of the whole zoo leaves to --full, in one sentence; "" if nothing."""
     short = [p for p in cells if p.left_out]
     parts = []

@@ -118,6 +118,8 @@ def visible(text: str) -> str:
     >>> visible("beep\a")
     'beep\\u0007'
     """
+    if text.isprintable():  # which most are, and then this is quick
+        return text
     return "".join(
         c if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else f"\\u{ord(c):04x}" for c in text
     )
