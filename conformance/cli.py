@@ -50,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     again = commands.add_parser("show", help="print a stored run")
     again.add_argument("run", type=Path)
     again.add_argument("--md", action="store_true", help="print Markdown, for the summary of a CI step or an issue")
+    _add_html(again)
     _add_junit(again)
     trace = commands.add_parser("bisect", help="find the version of torch that changed the verdict on a cell")
     _add_bisect_options(trace)
@@ -78,6 +79,7 @@ def _add_commands_on_runs(commands: argparse._SubParsersAction[_Parser]) -> None
     compare = commands.add_parser("diff", help="compare two stored runs")
     compare.add_argument("before", type=Path, metavar="A")
     compare.add_argument("after", type=Path, metavar="B")
+    _add_html(compare)
     follow = commands.add_parser("compat", help="show what works since which torch version")
     follow.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="a stored run, or a file of probes --write or compat --json"
@@ -161,6 +163,10 @@ def _add_own_model(parser: argparse.ArgumentParser) -> None:
     for name in ("train", "eval"):
         text = f"put a model without a spec into {name} mode"
         training.add_argument(f"--{name}", dest="training", action="store_const", const=name, default="", help=text)
+
+
+def _add_html(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write one page of HTML to this file")
 
 
 def _add_junit(parser: argparse.ArgumentParser) -> None:
@@ -263,10 +269,12 @@ def _look(options: argparse.Namespace) -> int:
     """Execute a command that judges nothing of the user."""
     commands: dict[str, Callable[[], int]] = {
         "list": lambda: probes.list_models(tuple(options.sources)),
-        "show": lambda: stored.show_run(options.run, markdown=options.md, xml=options.junitxml),
+        "show": lambda: stored.show_run(options.run, markdown=options.md, xml=options.junitxml, html=options.html),
         "expect": lambda: expect.record(options.run, options.file),
         "merge": lambda: stored.merge_shards(tuple(options.runs), options.into, any_cpu=options.any_cpu),
-        "diff": lambda: stored.show_changes(options.before, options.after, markdown=options.md, json=options.json),
+        "diff": lambda: stored.show_changes(
+            options.before, options.after, markdown=options.md, json=options.json, html=options.html
+        ),
         "compat": lambda: stored.show_compat(tuple(options.runs), markdown=options.md, json=options.json),
         "bisect": lambda: bisect.bisect(
             options.cell, options.torch, STORE, every=options.every, keep=options.keep, others=tuple(options.others)

@@ -35,7 +35,15 @@ CELL = re.compile(r"(?:(.+)::)?([\w.]+(?:@\w+)?)\[(\w+)-(\w+)-(\w+)\]", re.ASCII
 RANGE = ".."
 START = "import sys; sys.path[:] = filter(None, sys.path); from conformance.__main__ import main; sys.exit(main())"
 HERE, OWN = Path(__file__).resolve().parents[2], ("conformance", "zoo")
-NEEDED = ("filelock>=3.12", "packaging>=23", "pytest>=8", "pytest-xdist>=3.5", "setuptools>=68", "tabulate>=0.9")
+NEEDED = (
+    "filelock>=3.12",
+    "jinja2>=3.1",
+    "packaging>=23",
+    "pytest>=8",
+    "pytest-xdist>=3.5",
+    "setuptools>=68",
+    "tabulate>=0.9",
+)
 INDEX = "TORCH_INDEX"  # the variable that names an index for torch alone
 ELSEWHERE = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # what lies there would count as installed
 FAILURE = re.compile(r"^\s*(?:error|fatal|×)\W*(.*)", re.IGNORECASE)

@@ -51,8 +51,8 @@ def columns(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
-def write(path: Path | None, text: Callable[[], str]) -> None:
-    """Write a report to the file that the command line names, if it names one.
+def write(option: str, path: Path | None, text: Callable[[], str]) -> None:
+    """Write a report to the file that an option of the command line names, if it is given.
 
     Raises:
         UsageError: the file cannot be written.
@@ -62,7 +62,9 @@ def write(path: Path | None, text: Callable[[], str]) -> None:
     try:
         path.write_text(text(), encoding="utf-8")
     except OSError as problem:
-        raise UsageError(f"{path} cannot be written: {problem.strerror}") from None
+        advice = "it is a folder; name a file in it" if path.is_dir() else ""
+        advice = advice or ("" if path.parent.is_dir() else f"there is no folder {path.parent}; make it first")
+        raise UsageError(f"{option} {path} cannot be written: {advice or problem.strerror}") from None
 
 
 def progress(line: str) -> None:

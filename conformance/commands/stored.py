@@ -17,6 +17,7 @@ from conformance.figures import atlas
 from conformance.judging import resuming
 from conformance.records.tasks import ProbeRun
 from conformance.show import bench, ci, comparisons, matrix
+from conformance.show import page as html_page
 from conformance.store import files, run_files, shards
 from conformance.store.run_files import Contents
 
@@ -24,21 +25,23 @@ ACTIONS, SUMMARY, WORKSPACE = "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_W
 TOKEN = secrets.token_hex(16)  # no model can guess it
 
 
-def show_run(folder: Path, *, markdown: bool = False, xml: Path | None = None) -> ExitCode:
-    """`conformance show`: print a run, write its JUnit's XML if a file is named, and return the exit code that it has.
+def show_run(folder: Path, *, markdown: bool = False, xml: Path | None = None, html: Path | None = None) -> ExitCode:
+    """`conformance show`: print a run, write it to the files that are named, and return the exit code that it has.
 
     Raises:
-        UsageError: the folder is no run folder, is damaged, or holds records that contradict each other.
+        UsageError: the folder is no run folder, is damaged, or holds records that contradict each other; or the file
+            for HTML cannot be written.
         MachineError: the file for JUnit cannot be written.
     """
     contents = read(folder)
     tell(page(contents, folder) if markdown else report(contents, folder))
     if xml:
         ci.write_junit(contents, xml)
+    write("--html", html, lambda: as_html(contents, folder))
     return exit_code(contents)
 
 
-def show_changes(before: Path, after: Path, *, markdown: Path | None, json: Path | None) -> ExitCode:
+def show_changes(before: Path, after: Path, *, markdown: Path | None, json: Path | None, html: Path | None) -> ExitCode:
     """`conformance diff`: compare two runs, print what has changed, and write it to the files that are named.
 
     Returns:
@@ -47,10 +50,12 @@ def show_changes(before: Path, after: Path, *, markdown: Path | None, json: Path
     Raises:
         UsageError: a run cannot be read, or a file cannot be written.
     """
-    found = atlas.compare(run_files.read_summary(before), run_files.read_summary(after))
+    earlier = run_files.read_summary(before)
+    found = atlas.compare(earlier, run_files.read_summary(after))
     tell(comparisons.changes_text(found))
-    write(markdown, lambda: comparisons.changes_page(found))
-    write(json, lambda: comparisons.changes_json(found))
+    write("--md", markdown, lambda: comparisons.changes_page(found))
+    write("--json", json, lambda: comparisons.changes_json(found))
+    write("--html", html, lambda: as_html(run_files.read(after), after, (earlier, found)))
     return ExitCode.RED if found.is_worse else ExitCode.OK
 
 
@@ -98,8 +103,8 @@ def show_compat(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | 
         raise UsageError(f"these runs have different seeds, {', '.join(map(str, seeds))}; compare runs of one seed")
     found = atlas.join(runs, probes, next(iter(earlier.values()), atlas.Atlas()))
     tell(comparisons.atlas_text(found))
-    write(markdown, lambda: comparisons.atlas_page(found))
-    write(json, lambda: atlas.document(found))
+    write("--md", markdown, lambda: comparisons.atlas_page(found))
+    write("--json", json, lambda: atlas.document(found))
     return ExitCode.OK
 
 
@@ -131,13 +136,26 @@ def report(contents: Contents, folder: Path, seconds: float | None = None) -> st
     Raises:
         UsageError: the records of the run contradict each other, so that no report can be made of them.
     """
-    try:
+    with _coherent(folder):
         parts = [bench.bench_text(contents), ""] if contents.plan.measure == "bench" else []
         parts.append(matrix.render(contents, seconds=seconds, folder=folder, terminal=columns(sys.stdout)))
+    return "\n".join(parts)
+
+
+def as_html(contents: Contents, folder: Path, earlier: tuple[Contents, atlas.Comparison] | None = None) -> str:
+    """A run as one page of HTML, with what has changed since an earlier run; see `report`."""
+    with _coherent(folder):
+        return html_page.draw(contents, folder=folder, green=exit_code(contents) == ExitCode.OK, earlier=earlier)
+
+
+@contextmanager
+def _coherent(folder: Path) -> Iterator[None]:
+    """Refuse a run whose records contradict each other, by a UsageError."""
+    try:
+        yield
     except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
         why = f"{type(problem).__name__}: {problem}"
         raise UsageError(f"{folder}: its records contradict each other, so there is no report: {why}") from problem
-    return "\n".join(parts)
 
 
 def page(contents: Contents, folder: Path) -> str:

@@ -1,1 +1,1 @@
-"""Draws stored runs as text, Markdown and JUnit's XML. Without torch."""
+"""Draws stored runs as text, Markdown, HTML and JUnit's XML. Without torch."""

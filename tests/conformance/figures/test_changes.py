@@ -184,7 +184,7 @@ def test_what_cannot_be_compared_is_four_in_one_line(tmp_path, capsys):
         assert (said.out, len(said.err.splitlines())) == ("", 1)
         assert words in said.err
     assert cli.main(["diff", str(good), str(good), "--md", str(tmp_path / "no" / "page.md")]) == 4
-    assert "page.md cannot be written: No such file or directory" in capsys.readouterr().err
+    assert "page.md cannot be written: there is no folder" in capsys.readouterr().err
 
 
 def test_a_summary_holds_the_verdicts_of_the_run(tmp_path):
