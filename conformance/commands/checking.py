@@ -20,12 +20,13 @@ from conformance.records.cell import Verdict
 from conformance.records.convert import to_json
 from conformance.records.plan import Plan
 from conformance.records.tasks import PlanRequest
-from conformance.show import matrix
+from conformance.show import matrix, page
 from conformance.show.text import printable
 from conformance.store import run_files
 
 SAVED = "saved"  # the folder of the saved model in a run folder
-LARGEST_HTML = 50_000  # characters: a notebook keeps every output
+FRAME = '<iframe srcdoc="{}" sandbox style="width:100%;height:{}px;border:0"></iframe>'  # so that no style leaks
+FRAME_HEIGHT, ROW_HEIGHT = (260, 640), 38  # in pixels: the least and the most, and of a row
 
 
 def refuse_in_child() -> None:
@@ -117,9 +118,16 @@ class Report:
         return f"<Report on {next(iter(self._contents.plan.models))}: {len(self.cells)} cells, {red} red>"
 
     def _repr_html_(self) -> str:
-        text = self.table()
-        cut = "" if len(text) <= LARGEST_HTML else "\n… print(report) shows the rest"
-        return f"<pre>{html.escape(text[:LARGEST_HTML])}{cut}</pre>"
+        least, most = FRAME_HEIGHT
+        height = min(least + ROW_HEIGHT * len(self.cells), most)
+        return FRAME.format(html.escape(self._page(compact=True)), height)
+
+    def to_html(self) -> str:
+        """One page of HTML, as `conformance show RUN --html` writes it."""
+        return self._page(compact=False)
+
+    def _page(self, *, compact: bool) -> str:
+        return page.draw(self._contents, folder=None, green=self.ok, compact=compact)
 
     def to_json(self) -> str:
         """The plan and all verdicts, with everything that was observed, as JSON."""
