@@ -31,7 +31,7 @@ conformance/cuda/test_stand_in.py conformance/figures/test_timed_run.py conforma
 conformance/measure/test_footprint.py
 conformance/derivatives/test_stopped_gradients.py
 conformance/process/test_forks.py conformance/judging/test_probed.py conformance/show/test_bench_run.py
-conformance/cell/test_preload.py
+conformance/cell/test_preload.py conformance/show/test_page_in_browser.py
 faults/test_around_the_run.py faults/test_caches.py faults/test_channel.py faults/test_compiler.py
 faults/test_exceptions.py faults/test_failpoints.py faults/test_interrupts.py faults/test_orphans.py
 faults/test_output.py faults/test_processes.py faults/test_resume.py faults/test_run_folder.py
