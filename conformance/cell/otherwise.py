@@ -329,7 +329,7 @@ def _there_and_back(session: CellSession) -> list[Way]:
     owner = session.made.parameters_of
     if session.mode.forward_only:
         return []
-    if not isinstance(owner, torch.nn.Module) or len({part.training for part in owner.modules()}) > 1:
+    if len({part.training for part in attributes.parts_with_mode(owner)}) != 1:
         return []  # a part in a mode of its own would not come back
     text = "after eval() and train()" if owner.training else "after train() and eval()"
     return [Way(text, _visit_other_mode, WHOLE, other_graph=True, refusable=True)]

@@ -67,10 +67,16 @@ def current(owner: Any, states: States) -> dict[str, Any]:
     return found
 
 
+def parts_with_mode(owner: Any) -> list[torch.nn.Module]:
+    """The parts of a module that are in train or eval mode; a frozen script has none."""
+    parts = owner.modules() if isinstance(owner, torch.nn.Module) else ()
+    return [part for part in parts if hasattr(part, "training")]
+
+
 @contextlib.contextmanager
 def restored(owner: Any, paths: Iterable[str]) -> Iterator[None]:
     """A context after which these attributes, and the mode of each part, are as before."""
-    modes = [(part, part.training) for part in owner.modules()] if isinstance(owner, torch.nn.Module) else []
+    modes = [(part, part.training) for part in parts_with_mode(owner)]
     held = current(owner, dict.fromkeys(paths))
     try:
         yield

@@ -208,7 +208,7 @@ def test_cells_of_one_model_that_fail_or_differ_by_one_gate_and_tensor_are_one_c
     )
     assert [(c.model, len(c.cells)) for c in found] == [("net", 2), ("net", 1), ("net", 1), ("other", 1)]
     assert found[0].cells == (cell_id("net", "fp32"), cell_id("net", "amp_fp16"))
-    assert found[0].text == "norm  output, case typical: error 2, budget 1, at (0, 1)"
+    assert found[0].text == "norm  output, case typical: error 2, budget 1, at (0, 1); forward wrong"
     found = causes([failing(cell_id("net", p), "stable", "output", value=float(n)) for n, p in enumerate("abc", 2)])
     assert [(c.status, len(c.cells)) for c in found] == [("UNSTABLE", 3)]
 
