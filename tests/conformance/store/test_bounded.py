@@ -73,7 +73,10 @@ def test_a_tensor_of_which_something_is_to_be_said_is_kept(fields):
     kept = condense(Verdict(CELL.id, "PASS", observation=Observation("finished", discrepancies=tuple(odd)))).observation
     assert kept.discrepancies[-1] == odd[-1]
     assert len(kept.discrepancies) == NEAREST + 1
-    assert judge(CELL.id, kept).text == judge(CELL.id, Observation("finished", discrepancies=tuple(odd))).text
+    known = judge(CELL.id, Observation("finished", discrepancies=tuple(odd))).text
+    assert known.startswith(
+        judge(CELL.id, kept).text.partition("; ")[0]
+    )  # where it lies is said before tensors are left out
 
 
 def test_the_rest_counts_what_is_weak_and_left_to_another_run():
