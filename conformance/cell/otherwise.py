@@ -29,6 +29,7 @@ from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64.wide import ModuleMemory
 from conformance.gates.distance import same_bytes
+from conformance.oracle import inference
 from conformance.oracle.draws import Redraw
 from conformance.oracle.reference import CaseReference
 from conformance.records.cell import HOOKED, Discrepancy, Measure, TensorName, way_of
@@ -113,7 +114,8 @@ def _ways(session: CellSession, case: Case, question: Question, known: CaseRefer
     if question.fit is not None or (mode.compiles and is_low) or (not is_first and (mode.compiles or is_low)):
         return
     inferred = known.without_gradients(session.precision)
-    ways = [] if is_low and known.inferred else [replace(way, wanted=inferred) for way in INFERENCE]
+    other_dtypes = is_low and inference.has_fast_path(session.eager)  # torch's fast path leaves autocast's dtypes
+    ways = [] if other_dtypes else [replace(way, wanted=inferred) for way in INFERENCE]
     if question.differentiate and not mode.forward_only:
         ways += GRADIENTS
         if not is_low:  # there, the cotangents may have a scale already, and only float32 has another draw's budgets

@@ -42,7 +42,7 @@ def inferred(
         autocast: the dtype of the autocast under which the model is called, for a model may take another path there.
             It leaves float64 as it is. "": none.
     """
-    if question.fit is not None or oracle.draws or not _has_fast_path(oracle.model):
+    if question.fit is not None or oracle.draws or not has_fast_path(oracle.model):
         return {}
     others = {}
     for leaf, y in _plain_outputs(oracle, question, autocast).items():
@@ -61,7 +61,8 @@ def inferred(
     return others
 
 
-def _has_fast_path(model: Any) -> bool:
+def has_fast_path(model: Any) -> bool:
+    """Whether a part of a model may take a path of its own without gradients."""
     return isinstance(model, nn.Module) and any(isinstance(part, FAST) for part in model.modules())
 
 

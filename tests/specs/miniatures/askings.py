@@ -1,7 +1,7 @@
 """Functions and models that are right in one plain call, and wrong where people ask otherwise."""
 
 import torch
-from miniature_parts import VALUES, fails, gets, spec_of
+from miniature_parts import VALUES, fails, gets, rows, spec_of
 from torch import nn
 from torch.autograd import Function
 
@@ -310,6 +310,11 @@ ENCODER = spec_of(
     lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval(),
     Case(name="typical", inputs=lambda g: Call((torch.randn(2, 6, 16, generator=g),), PADDING)),
 )
+BARE_ENCODER = spec_of(
+    "encoder",
+    lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval(),
+    rows(2, 6, 16),
+)
 STATES = {"stops_gradients": True}
 COUNTER, RECURRENT = spec_of("counter", Counter), spec_of("recurrent", Recurrent, **STATES)
 LARGEST = spec_of("largest_so_far", Largest, **STATES)
@@ -335,6 +340,8 @@ MINIATURES = (
     fails(INFINITE_IN_INFERENCE, "eager", "fp32", "class", "precision", text="under no_grad"),
     gets(NO_INFERENCE, "eager", "fp32", "PASS"),
     gets(ENCODER, "eager", "fp32", "PASS"),
+    gets(BARE_ENCODER, "eager", "fp32", "PASS"),
+    gets(BARE_ENCODER, "eager", "amp_fp16", "PASS"),
     # Of another draw
     fails(BRANCHING, "eager", "fp32", "dtype", text="typical, with other weights: float64"),
     fails(BRANCHING, "eager", "amp_bf16", "dtype", text="typical, with other weights: float32, should be bfloat16"),
