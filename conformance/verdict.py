@@ -79,6 +79,14 @@ def failed_gate(seen: Discrepancy) -> Measure | None:
     return next((m for m in seen.measures if not m.met and m.gate != "stable"), None)
 
 
+def named_gate(seen: Discrepancy) -> Measure | None:
+    """The measure that a line names of a tensor that fails: of the values, the one farthest over its budget."""
+    first = failed_gate(seen)
+    if first is None or first.gate not in VALUES:
+        return first
+    return max((m for m in seen.measures if m.gate in VALUES), key=lambda m: m.margin)
+
+
 def _plain_verdict(cell_id: str, seen: Observation, dtypes: Mapping[str, str]) -> Verdict:
     """The verdict if only the expectations on dtypes apply."""
     if seen.ending != "finished":
@@ -93,9 +101,8 @@ def _plain_verdict(cell_id: str, seen: Observation, dtypes: Mapping[str, str]) -
                 more = f": {measure.detail}" if measure.detail else ""
                 text = _line(found, measure, f"a second identical call differs{more}")
                 return Verdict(cell_id, "UNSTABLE", text, short="UNSTABLE")
-    worst = next((d for d in _in_gate_order(seen.discrepancies, dtypes) if failed_gate(d)), None)
-    if worst is not None:
-        said_no = _worst_gate(worst)
+    worst = next(iter(_in_gate_order(seen.discrepancies, dtypes)), None)
+    if worst is not None and (said_no := named_gate(worst)) is not None:
         where = _say_where(seen, worst) if said_no.gate in (*VALUES, "class", "exact") else ""
         text = _line(worst, said_no)
         return Verdict(cell_id, "FAIL", f"{text}; {where}" if where else text, short=_short(said_no))
@@ -116,21 +123,13 @@ def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> l
     held = [replace(d, dtype_asked=d.dtype) if d.dtype == dtypes.get(str(d.tensor)) else d for d in found]
 
     def rank(d: Discrepancy) -> tuple[int, bool, bool, float]:
-        if failed_gate(d) is None:
+        measure = named_gate(d)
+        if measure is None:
             return len(ORDER), False, False, 0.0
-        measure = _worst_gate(d)
         position = ORDER.index(VALUES[0] if measure.gate in VALUES else measure.gate)
         return position, d.kind != "conduct", d.case != case_of(d.case), -measure.margin
 
     return sorted(held, key=rank)
-
-
-def _worst_gate(rejected: Discrepancy) -> Measure:
-    """The measure that a line names of a tensor that fails: of the values, the one farthest over its budget."""
-    first = failed_gate(rejected)
-    assert first is not None
-    values = [m for m in rejected.measures if m.gate in VALUES]
-    return max(values, key=lambda m: m.margin) if first.gate in VALUES else first
 
 
 # Says in a few words where a fault lies, from the tensors of a case in the model's own order.
@@ -260,14 +259,17 @@ def _covering(
 
 
 def _is_declared(found: Discrepancy, measure: Measure, expected: Expect) -> bool:
-    """Whether the expectation covers this failure. It must not hide the failure of another tensor, case or gate."""
-    tensor = str(found.tensor)
+    """Whether the expectation covers this failure. It must not hide the failure of another tensor, case or gate.
+
+    Its gate is the first one that rejects the tensor, or the one that the line of the cell names.
+    """
+    tensor, named = str(found.tensor), named_gate(found)
     if found.kind == "conduct" and (expected.tensor, expected.gate) != (tensor, measure.gate):
         return False
     return (
         (not expected.tensor or tensor == expected.tensor)
         and (not expected.case or case_of(found.case) == expected.case)
-        and (not expected.gate or measure.gate == expected.gate)
+        and (not expected.gate or expected.gate in (measure.gate, named and named.gate))
     )
 
 

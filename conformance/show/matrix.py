@@ -15,7 +15,7 @@ from conformance.records.cell import STATUSES, SizedModel, Verdict, mode_of, mod
 from conformance.records.plan import ALL_CASES, Plan, PlannedCell
 from conformance.show.text import SIGNS, WIDTH, speed_text, table, visible, without_speed, wrap
 from conformance.store.run_files import Contents
-from conformance.verdict import failed_gate
+from conformance.verdict import named_gate
 
 LEGEND = """
 Speed: eager fp32 shows its time, every other cell its speed-up over eager fp32: {signs}. Timed: {figures}, {size}, on
@@ -361,7 +361,7 @@ def _name_cells(cells: list[str], beside: Counter[str]) -> str:
 def _reason(verdict: Verdict) -> str:
     """Gate and tensor of a failure; otherwise the text of the verdict. Case, error and budget are not part of it."""
     for seen in verdict.observation.discrepancies if verdict.status in ("FAIL", "UNSTABLE") else ():
-        failed = failed_gate(seen)
+        failed = named_gate(seen)
         gates = [failed.gate] if failed else [m.gate for m in seen.measures if not m.met]
         for gate in gates:
             if verdict.text.startswith(f"{gate}  {seen.tensor}, case {seen.case}:"):

@@ -449,3 +449,19 @@ def test_of_the_values_a_line_names_the_worst_gate_of_the_worst_tensor():
     found = verdict(finished(tensor("norm", name=OTHER_GRADIENT), worse))
     assert found.text.startswith("gain  gradient of x, case typical: error 32, budget 1")
     assert found.short == "gain 32"
+
+
+@pytest.mark.parametrize(("gate", "status"), [("norm", "EXPECTED"), ("gain", "EXPECTED"), ("pointwise", "FAIL")])
+def test_the_gate_that_a_line_names_can_be_declared_and_so_can_the_first_one(gate, status):
+    measures = (Measure("norm", 1.9, 1.0), Measure("gain", 32.0, 1.0), Measure("pointwise", 2.0, 1.0))
+    seen = finished(replace(tensor(name=GRADIENT), measures=measures))
+    declared = Expect(outcome="FAIL", tensor="gradient of x", gate=gate, reason="on purpose")
+    assert judge("model[eager-fp32-cpu]", seen, [declared]).status == status
+
+
+def test_cells_whose_lines_name_one_gate_and_tensor_are_one_cause():
+    def failing(precision, gain):
+        found = replace(tensor(name=GRADIENT), measures=(Measure("norm", 1.9, 1.0), Measure("gain", gain, 1.0)))
+        return judge(f"net[eager-{precision}-cpu]", finished(found))
+
+    assert len(causes([failing("amp_fp16", 91.0), failing("amp_bf16", 13.0)])) == 1

@@ -106,7 +106,7 @@ def test_the_table_shows_time_and_ratio_beside_the_verdict(output):
 
 def test_the_working_size_is_judged_before_a_figure_is_shown(output):
     assert re.search(r"wrong_when_large +fp32 +✓ \S+  wrong result in a timed call", output), output
-    assert "output, case numbers-262144: error" in " ".join(output.split())  # a line of the report may break there
+    assert "gain output, case numbers-262144: error" in " ".join(output.split())  # a line of the report may break there
 
 
 @pytest.mark.parametrize(

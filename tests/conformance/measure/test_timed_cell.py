@@ -32,4 +32,4 @@ def test_a_parameter_that_forward_changes_is_put_back_before_each_call(tmp_path)
     assert cell.wrong_result() == ""
     for _ in range(40):
         cell.keep(cell.call.call())  # one of these is kept all but certainly
-    assert "output, case typical: error" in cell.wrong_result()
+    assert "gain  output, case typical: error" in cell.wrong_result()
