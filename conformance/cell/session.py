@@ -28,6 +28,8 @@ from conformance.records.cell import ASKED_OTHERWISE, OTHER_WEIGHTS, Cell, Discr
 from conformance.records.tasks import CellTask
 from zoo import Call, Case, Expect, Spec
 
+STATES = ("buffer", "attribute", "after")  # kinds of tensors that a call leaves
+
 Comparison = Callable[
     [torch.Tensor | None, TensorCriteria, torch.Tensor | None, str, Sequence[torch.Tensor | None]], Discrepancy
 ]
@@ -180,7 +182,8 @@ class CellSession:
         `again` is of an identical second call. `baseline` is eager's at the same precision; None in eager cells, or if
         eager raised an error. `drawn` has the callable's tensors in further draws, by name.
         """
-        trusted = output_dtypes(self.spec, self.seed, question)
+        trusted = trusted_answer(self.spec, self.seed, question)
+        dtypes = output_dtypes(trusted)
         left_out = (*found.left_out, *transforms.left_out_kinds(question), *(("second",) if found.refused else ()))
         names = [n for n in known.tensors if n.kind not in left_out]
         names = [n for n in names if not _lost_without_loss(n, found.tensors.get(n), known.tensors[n])]
@@ -192,15 +195,16 @@ class CellSession:
                     yield Discrepancy(case.name, name, "absent", "", "", (extra,))
                 continue
             beside = baseline.tensors.get(name) if baseline else None
+            held = (trusted.tensors.get(name) if trusted else beside) if name.kind in STATES else None
             is_output = name.kind == "output"
             is_number = is_output and name.leaf not in known.requires_grad
-            contract = trusted.get(name.leaf) if is_output else None
+            contract = dtypes.get(name.leaf) if is_output else None
             contract = beside.dtype if contract is None and beside is not None else contract
             dtype = "" if is_number else self._dtype(name, question, contract, y)
             if y is not None and beside is not None and distance.same_bytes(y, beside):
                 beside = None  # equal to eager, so it gets eager's verdict
             criteria = self._criteria(case.name, name, reference, dtype, beside)
-            criteria = replace(criteria, others=partial(self.with_other_weights, case, name))
+            criteria = replace(criteria, others=partial(self.with_other_weights, case, name), held=held)
             fault = self._fault(name, y, known, found)
             yield self.comparison(y, criteria, again.tensors.get(name), fault, drawn.get(name, ()))
 
@@ -295,17 +299,23 @@ def open_task(task: CellTask, process: child_side.ChildProcess) -> CellSession:
     return CellSession(spec, task.cell, task.seed, process, known, at_float32, task.expect, left_out)
 
 
-# Asks the trusted implementation of a model which dtypes its outputs have in a cell.
+# Asks the trusted implementation of a model what it gives in a cell.
 
 
-def output_dtypes(spec: Spec, seed: int, question: Question) -> dict[str, torch.dtype]:
-    """The dtypes of a trusted implementation's outputs, eager at the precision of a question, by leaf.
+def trusted_answer(spec: Spec, seed: int, question: Question) -> Evaluation | None:
+    """What a trusted implementation gives, eager at the precision of a question; None if the spec names none.
 
-    Without a trusted implementation there are none. The inputs of the question are restored before the run.
+    The inputs of the question are restored before the run.
     """
     if not spec.trusts_model:
-        return {}
+        return None
     trusted = wide.prepared_reference(spec, seed, wide.prepared_model(spec, seed))
     trusted = weights.model_in(trusted, weights.cast_of(spec, question.precision), question.device)
-    found = evaluation.evaluate(trusted, trusted, replace(question, differentiate=False))
+    return evaluation.evaluate(trusted, trusted, replace(question, differentiate=False))
+
+
+def output_dtypes(found: Evaluation | None) -> dict[str, torch.dtype]:
+    """The dtypes of the outputs, by leaf; none if there is no answer."""
+    if found is None:
+        return {}
     return {leaf: t.dtype for leaf, t in found.returned.items() if t is not None and leaf in found.requires_grad}

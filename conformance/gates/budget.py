@@ -416,6 +416,7 @@ class TensorCriteria:
         beside: the distance of that tensor.
         bitwise: identical calls must agree bit for bit.
         others: returns the references of the tensor with other weights, with which the mode is called too.
+        held: of a state, eager's tensor at the same precision, of the trusted implementation if there is one.
     """
 
     case: str
@@ -430,6 +431,7 @@ class TensorCriteria:
     beside: Distance | None
     bitwise: bool
     others: Callable[[], tuple[TensorReference, ...]] = tuple
+    held: torch.Tensor | None = None
 
     @property
     def uses_float32_budget(self) -> bool:

@@ -20,20 +20,29 @@ def tested_bits(dtype: torch.dtype, criteria: TensorCriteria) -> dict[str, int]:
     """How many low bits of a candidate of that dtype are looked at, by the name of the narrower dtype; empty for none.
 
     By chance, 13 bits are zero in one of 8192 elements. Of float16's own roundings, one in 8 also has the three more
-    bits zero that bfloat16 drops.
+    bits zero that bfloat16 drops. What a low precision may round is not looked at, but for a state that eager keeps.
     """
     if dtype not in (torch.float32, torch.complex64) or criteria.is_judged_by_size:
         return {}
     found = {p.autocast: p.dropped_bits for p in PRECISIONS.values() if p.dropped_bits}
-    if criteria.kind != "float32" and criteria.cell_precision.low_dtype == "float16":
+    if criteria.cell_precision.low_dtype and criteria.kind != "float32" and not _keeps_bits(criteria, found):
+        if criteria.cell_precision.low_dtype != "float16":
+            return {}
         del found["float16"]
-    elif criteria.kind != "float32" and criteria.cell_precision.low_dtype:
-        return {}
     norm, strays = criteria.reference.oracle.norm, criteria.reference.spread["fp32"].absolute
     for name, bits in list(found.items()):
         if strays > norm * 2.0 ** (bits - FLOAT32_BITS) / KEPT:
             del found[name]  # after cancellation, float32 itself leaves these bits zero
     return found
+
+
+def _keeps_bits(criteria: TensorCriteria, bits: dict[str, int]) -> bool:
+    """Whether eager keeps the tensor, which is a state, in float32."""
+    held, oracle = criteria.held, criteria.reference.oracle
+    if held is None or held.dtype not in (torch.float32, torch.complex64) or tuple(held.shape) != oracle.shape:
+        return False
+    shares = dropped_bits_shares(held, oracle, tuple(bits.values()), FEWEST)
+    return all(share <= 1.0 - DROPPED_SHARE for share in shares)  # False if no element can tell
 
 
 def precision_measure(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measure, ...]:

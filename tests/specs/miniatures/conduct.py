@@ -21,6 +21,27 @@ class Counted(Parts):
         return self.linear(x)
 
 
+class Averaging(Parts):
+    """A Linear that keeps a running mean of what it returns; `after` is done with the mean."""
+
+    def forward(self, x):
+        y = self.linear(x)
+        self.mean.copy_(self.after(self.mean.lerp(y.detach().float().mean(0), 0.125)))
+        return y
+
+
+def _averaging(after):
+    return lambda: Averaging(linear=nn.Linear(5, 8), mean=torch.rand(8), after=after)
+
+
+def _in_bfloat16(mean):
+    return mean.bfloat16().float()
+
+
+def _as_it_is(mean):
+    return mean
+
+
 def _mutating(x):
     return x.mul_(2.0) + 1
 
@@ -42,6 +63,10 @@ COUNTED = spec_of(
     "counted", lambda: Counted(linear=nn.Linear(5, 4), calls=torch.zeros((), dtype=torch.int64)), dtypes="follows"
 )
 BATCH_NORM = spec_of("batch_norm", lambda: nn.BatchNorm1d(5), dtypes="float32")
+AVERAGING = spec_of("averaging", _averaging(_as_it_is), dtypes="follows")
+AVERAGING_NARROWLY = spec_of(
+    "averaging_narrowly", _averaging(_in_bfloat16), dtypes="follows", reference=_averaging(_as_it_is)
+)
 MUTATES = spec_of("mutates_in_secret", lambda: _mutating, differentiable=False)
 RANDOM = spec_of("global_random", lambda: lambda x: x + torch.rand_like(x))
 DISABLED = spec_of("disabled", lambda: _deferring_to(torch.compiler.disable(lambda x: x * 2.0 + 1)))
@@ -57,6 +82,10 @@ MINIATURES = (
     fails(COUNTED, "buffer_ignored", "amp_bf16", "exact", text="buffer calls"),
     fails(COUNTED, "buffer_narrowed", "fp32", "dtype", text="buffer calls.*int16"),
     fails(BATCH_NORM, "buffer_ignored", "fp32", "exact", "norm", "gain", "pointwise", "precision"),
+    gets(AVERAGING, "eager", "amp_bf16", "PASS"),
+    gets(AVERAGING, "compiled", "amp_bf16", "PASS"),
+    fails(AVERAGING, "mean_in_bfloat16", "amp_bf16", "precision", text="buffer mean.*went through bfloat16"),
+    fails(AVERAGING_NARROWLY, "eager", "amp_bf16", "precision", text="buffer mean.*went through bfloat16"),
     # Two identical calls differ
     gets(RANDOM, "eager", "fp32", "UNSTABLE", text="two identical float64 runs differ"),
     gets(LINEAR, "noise", "fp32", "UNSTABLE", text="a second identical call differs"),

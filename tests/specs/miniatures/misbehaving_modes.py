@@ -40,6 +40,12 @@ def _buffer_narrowed(model, x):
     return y
 
 
+def _mean_in_bfloat16(model, x):
+    y = model(x)
+    model.mean.data.copy_(model.mean.bfloat16())
+    return y
+
+
 # Calls that differ, and autocast
 
 
@@ -117,6 +123,7 @@ register(
     input_changed=around(_input_changed),
     buffer_ignored=around(_buffer_ignored),
     buffer_narrowed=around(_buffer_narrowed),
+    mean_in_bfloat16=around(_mean_in_bfloat16),
     noise=around(_with_noise),
     second_call_off=_now_and_then(lambda y: y * (1 + 2.0**-20)),
     second_call_nan=_now_and_then(first_element(torch.nan)),
