@@ -62,16 +62,19 @@ def _may_reorder(session: CellSession, case: Case) -> bool:
     return not session.mode.compiles or (case is session.spec.cases[0] and not session.left_out)
 
 
-def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
+def after_changes(session: CellSession, case: Case, *, of_training: bool) -> Iterator[Discrepancy]:
     """Compare the callable with the oracle after the weights, and more, have changed, on full float32 operands.
 
-    A mode may refuse what is more than other weights. Eager may not.
+    A mode may refuse what is more than other weights. Eager may not. Going from train to eval mode or back, `of_training`,
+    comes last: torch compiles no module again whose other mode has nothing to compile.
     """
     known = session.known(case)
     if known.unchanged:
         session.facts["left out with other weights"] = f"case {case.name}: {known.unchanged}"
     for redraw, there in known.changed:
-        if any(r is not None and session.precision.name not in r.spread for r in there.tensors.values()):
+        if of_training != (redraw.training is not None) or any(
+            r is not None and session.precision.name not in r.spread for r in there.tensors.values()
+        ):
             continue
         named = cell.way_of(case.name, redraw.text)
         if redraw.changes_module and not _takes(session, redraw):
@@ -106,15 +109,21 @@ def _takes(session: CellSession, redraw: Redraw) -> bool:
 def _evaluate_or_none(
     session: CellSession, case: Case, question: Question, redraw: Redraw, *, refusable: bool = False
 ) -> Evaluation | None:
-    """The evaluation; None if the mode raises an error, which may be its way to say that its shapes are fixed."""
+    """The evaluation; None if the mode raises an error, which may be its way to say that its shapes are fixed.
+
+    None too if a changed module leaves the mode nothing to do, as a dropout does in eval mode.
+    """
     try:
         return _evaluate(session, redraw, _ask(session, case, question, redraw))
+    except errors.NotProvenError:
+        if not redraw.changes_module:
+            raise
     except Exception as problem:  # a mode may raise anything
         refusable = refusable or (redraw.text != cell.OTHER_WEIGHTS and not session.is_eager)
-        if not refusable or error_text.is_out_of_memory(problem) or isinstance(problem, errors.NotProvenError):
+        if not refusable or error_text.is_out_of_memory(problem):
             raise
         session.note_refusal("with another order in memory" if redraw.reordered else redraw.text, problem)
-        return None
+    return None
 
 
 def _ask(session: CellSession, case: Case, question: Question, redraw: Redraw) -> Question:

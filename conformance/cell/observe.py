@@ -157,11 +157,14 @@ def observation_of(session: CellSession) -> Observation:
         found += check_operator(session)
     with process.phase("change"):
         for case in session.cases:
-            found += changes.after_changes(session, case)
+            found += changes.after_changes(session, case, of_training=False)
     if not any(map(verdict.failed_gate, found)):  # what is red would be red again
         with process.phase("otherwise"):
-            for case in session.cases:
+            for case in reversed(session.cases):  # the first one visits the other of train and eval mode
                 found += otherwise.compare_ways(session, case)
+        with process.phase("change"):
+            for case in session.cases:
+                found += changes.after_changes(session, case, of_training=True)
     made.proof()  # of the last calls too; the facts count the graphs of the cases alone
     facts |= session.facts | policy.prove_tf32(session.precision, session.cell.device)
     if session.spec.error_inputs and not session.mode.forward_only:

@@ -56,6 +56,7 @@ class Way:
         refusable: any mode may raise an error for it.
         observed: what proves the mode may watch the call; some fast paths of inference run only unwatched.
         wanted: what the answer is compared with; None: the case's reference.
+        escapable: the mode may have nothing to do for it, so an answer that did not run in the mode is left out.
     """
 
     text: str
@@ -66,6 +67,7 @@ class Way:
     refusable: bool = False
     observed: bool = True
     wanted: CaseReference | None = None
+    escapable: bool = False
 
 
 def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
@@ -92,8 +94,12 @@ def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
             observed = way.observed or session.mode.compiles  # whose proof counts the runs of graphs alone
             call = made.call if observed else made.timed_call
             found = _answer(way.ask, call, made.parameters_of, replace(question, gradients=passes), other)
+        except NotProvenError:
+            if not way.escapable:
+                raise
+            continue
         except Exception as problem:  # the model and the mode may raise anything
-            if is_out_of_memory(problem) or is_machine_failure(problem) or isinstance(problem, NotProvenError):
+            if is_out_of_memory(problem) or is_machine_failure(problem):
                 raise
             if _may_refuse(way, session, question, other, begun=passes.begun):
                 session.note_refusal(way.text, problem)
@@ -121,8 +127,9 @@ def _ways(session: CellSession, case: Case, question: Question, known: CaseRefer
         if not is_low:  # there, the cotangents may have a scale already, and only float32 has another draw's budgets
             ways += [SCALED, *[replace(SECOND, wanted=known.following)] * bool(known.following)]
     if is_first and not is_low:
-        ways += [*_there_and_back(session), *_copies(session, case, known), *_vmaps(session, question)]
+        ways += [*_copies(session, case, known), *_vmaps(session, question)]
         ways += [Way(THREADS, partial(_call_in_threads, session.spec.threads), WHOLE)] * (session.spec.threads > 1)
+        ways += _there_and_back(session)  # last: torch compiles no module again whose other mode has nothing to compile
     for number, way in enumerate(ways):
         if not (number and way.other_graph and mode.compiles and session.left_out):
             yield way
@@ -334,7 +341,7 @@ def _there_and_back(session: CellSession) -> list[Way]:
     if len({part.training for part in attributes.parts_with_mode(owner)}) != 1:
         return []  # a part in a mode of its own would not come back
     text = "after eval() and train()" if owner.training else "after train() and eval()"
-    return [Way(text, _visit_other_mode, WHOLE, other_graph=True, refusable=True)]
+    return [Way(text, _visit_other_mode, WHOLE, other_graph=True, refusable=True, escapable=True)]
 
 
 def _visit_other_mode(call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:

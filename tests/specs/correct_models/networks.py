@@ -163,3 +163,13 @@ SPARSE = _green(
     also={"scripted": PRECISIONS, "compiled": ("fp32",)},
 )
 DROPOUT_OFF = _green("dropout_off", lambda: nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).eval())
+
+
+class Noisy(nn.Module):
+    """It adds noise in train mode, and in eval mode leaves nothing to compile."""
+
+    def forward(self, x):
+        return x + torch.randn_like(x) if self.training else x
+
+
+NOISY = _green("noisy", Noisy, changes_state=("random generator",), also={"compiled": ("fp32",)})
