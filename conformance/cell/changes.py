@@ -65,8 +65,8 @@ def _may_reorder(session: CellSession, case: Case) -> bool:
 def after_changes(session: CellSession, case: Case, *, of_training: bool) -> Iterator[Discrepancy]:
     """Compare the callable with the oracle after the weights, and more, have changed, on full float32 operands.
 
-    A mode may refuse what is more than other weights. Eager may not. Going from train to eval mode or back, `of_training`,
-    comes last: torch compiles no module again whose other mode has nothing to compile.
+    A mode may refuse what is more than other weights. Eager may not. Going from train to eval mode or back comes
+    last, `of_training`: torch compiles no module again whose other mode has nothing to compile.
     """
     known = session.known(case)
     if known.unchanged:
