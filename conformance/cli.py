@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from conformance import __version__
-from conformance.commands import bisect, expect, judging, probes, run, stored
+from conformance.commands import bisect, expect, explain, judging, probes, run, stored
 from conformance.commands.output import COLOURS, choose_colour, say
 from conformance.errors import ExitCode, MachineError, UsageError, suggestion
 from conformance.judging import declarations
@@ -52,6 +52,13 @@ def parser() -> argparse.ArgumentParser:
     again.add_argument("--md", action="store_true", help="print Markdown, for the summary of a CI step or an issue")
     _add_html(again)
     _add_junit(again)
+    why = commands.add_parser("explain", help="say where and why a cell is red, and what mends it")
+    why.add_argument(
+        "words",
+        nargs="+",
+        metavar="[RUN] CELL [SOURCE…]",
+        help="a stored run, or none; MODEL[MODE-PRECISION-DEVICE]; its sources if not of the zoo",
+    )
     trace = commands.add_parser("bisect", help="find the version of torch that changed the verdict on a cell")
     _add_bisect_options(trace)
     look = commands.add_parser("probes", help="look for known faults in the installed torch")
@@ -218,7 +225,7 @@ def _number(kind: Callable[[str], NumberT], text: str, least: NumberT, most: Num
 
 # Runs the command that the line names.
 
-NEED_TORCH = ("run", "bench", "list", "probes", "bisect")
+NEED_TORCH = ("run", "bench", "list", "probes", "bisect", "explain")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -270,6 +277,7 @@ def _look(options: argparse.Namespace) -> int:
     commands: dict[str, Callable[[], int]] = {
         "list": lambda: probes.list_models(tuple(options.sources)),
         "show": lambda: stored.show_run(options.run, markdown=options.md, xml=options.junitxml, html=options.html),
+        "explain": lambda: explain.explain(options.words),
         "expect": lambda: expect.record(options.run, options.file),
         "merge": lambda: stored.merge_shards(tuple(options.runs), options.into, any_cpu=options.any_cpu),
         "diff": lambda: stored.show_changes(

@@ -87,6 +87,11 @@ def named_gate(seen: Discrepancy) -> Measure | None:
     return max((m for m in seen.measures if m.gate in VALUES), key=lambda m: m.margin)
 
 
+def worst_tensor(seen: Observation) -> Discrepancy | None:
+    """The discrepancy that the line of a cell names; None if nothing was compared. Declared dtypes are not known."""
+    return next(iter(_in_gate_order(seen.discrepancies, {})), None)
+
+
 def _plain_verdict(cell_id: str, seen: Observation, dtypes: Mapping[str, str]) -> Verdict:
     """The verdict if only the expectations on dtypes apply."""
     if seen.ending != "finished":

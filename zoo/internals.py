@@ -47,6 +47,7 @@ _WRITES = "what an op writes is not known, so nothing can be judged"
 _COMPILED = "nothing proves that compiled code ran"
 _KERNELS = "Inductor's kernels for the CPU are prepared anew in every process"
 _GRAPHS = "what Inductor does once in a process it does anew in every one"
+_EXPLAINED = "a pass of TorchScript cannot be switched off"
 _HOOKS = "hooks that a call leaves behind are not noticed"
 
 VALUES = {
@@ -113,6 +114,10 @@ VALUES = {
     "get_dispatch_mode": Internal("torch._C:_get_dispatch_stack_at", _MODES),
     "pop_dispatch_mode": Internal("torch.utils._python_dispatch:_pop_mode", _MODES),
     "push_dispatch_mode": Internal("torch.utils._python_dispatch:_push_mode", _MODES),
+    "set_script_profiling": Internal("torch._C:_jit_set_profiling_executor", _EXPLAINED),
+    "set_script_fusion": Internal("torch._C:_jit_set_texpr_fuser_enabled", _EXPLAINED),
+    "set_script_autocast": Internal("torch._C:_jit_set_autocast_mode", _EXPLAINED),
+    "set_script_optimisation": Internal("torch._C:_set_graph_executor_optimize", _EXPLAINED),
     # the compiler; looking one of these up imports it
     "register_script_op": Internal("torch.jit._builtins:_register_builtin", "TorchScript takes a value for an op"),
     "dynamo_config": Internal("torch._dynamo.config", "the limit of recompiles cannot be set"),

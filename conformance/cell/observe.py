@@ -48,7 +48,7 @@ def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> Ref
                 twin = spec_at(task.location, spec.twin) if spec.twin else None
                 precisions = [PRECISIONS[name] for name in task.precisions]
                 workers = forks.Forks(machine_lock.idle, process.give_way)
-                if task.for_timing:
+                if task.light:
                     made = reference.make_for_timing(spec, task.seed, precisions, workers)
                 else:
                     made = reference.make(spec, twin, task.seed, precisions, workers)
@@ -153,25 +153,32 @@ def observation_of(session: CellSession) -> Observation:
             found += [*session.compared(case, known, question, measured, again, baseline, drawn), *other_dtypes]
     found += session.recompiles.discrepancies()
     facts = session.recompiles.facts() | made.proof()
+    found += [] if session.plain else _ask_further(session, found)
+    made.proof()  # of the last calls too; the facts count the graphs of the cases alone
+    facts |= session.facts | policy.prove_tf32(session.precision, session.cell.device)
+    cases = tuple(case.name for case in session.cases)
+    return Observation("finished", discrepancies=tuple(found), cases=cases, facts=facts | _facts_of_cases(session))
+
+
+def _ask_further(session: CellSession, before: list[Discrepancy]) -> list[Discrepancy]:
+    """What is found if more changes between calls, and if the call is asked otherwise; `before` was found so far."""
+    process = session.process
     with process.phase("opcheck"):
-        found += check_operator(session)
+        found = list(check_operator(session))
     with process.phase("change"):
         for case in session.cases:
             found += changes.after_changes(session, case, of_training=False)
-    if not any(map(verdict.failed_gate, found)):  # what is red would be red again
+    if not any(map(verdict.failed_gate, [*before, *found])):  # what is red would be red again
         with process.phase("otherwise"):
             for case in reversed(session.cases):  # the first one visits the other of train and eval mode
                 found += otherwise.compare_ways(session, case)
         with process.phase("change"):
             for case in session.cases:
                 found += changes.after_changes(session, case, of_training=True)
-    made.proof()  # of the last calls too; the facts count the graphs of the cases alone
-    facts |= session.facts | policy.prove_tf32(session.precision, session.cell.device)
     if session.spec.error_inputs and not session.mode.forward_only:
         with process.phase("error inputs"):  # last, because they may leave anything behind
             found += call_with_error_inputs(session)
-    cases = tuple(case.name for case in session.cases)
-    return Observation("finished", discrepancies=tuple(found), cases=cases, facts=facts | _facts_of_cases(session))
+    return found
 
 
 def _facts_of_cases(session: CellSession) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class CellSession:
         at_float32: returns the references of a cell in float32; few cells need them.
         expect: the declared divergences that apply to the cell.
         left_out: the names of the cases that are not judged.
+        plain: each case is asked in one way alone.
         facts: proof of the mode, and other facts for the record.
         eager: the eager model, whose signature names the inputs; None if the work builds its own.
         initial: the plain attributes of the eager model before its first call.
@@ -65,6 +66,7 @@ class CellSession:
     at_float32: Callable[[], dict[str, CaseReference]] = dict
     expect: tuple[Expect, ...] = ()
     left_out: frozenset[str] = frozenset()
+    plain: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
     eager: Any = None
     initial: attributes.States = field(default_factory=dict)
@@ -296,7 +298,7 @@ def open_task(task: CellTask, process: child_side.ChildProcess) -> CellSession:
     if task.fingerprint != now:
         raise DamagedReferenceError(f"the kept reference of {spec.name} is of other weights or inputs")
     at_float32, left_out = cache(partial(load, "fp32")), frozenset(task.left_out)
-    return CellSession(spec, task.cell, task.seed, process, known, at_float32, task.expect, left_out)
+    return CellSession(spec, task.cell, task.seed, process, known, at_float32, task.expect, left_out, task.plain)
 
 
 # Asks the trusted implementation of a model what it gives in a cell.

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from conformance.commands.explain import explain_cell
 from conformance.commands.planning import children_prepared, make_plan
 from conformance.commands.progress import Progress, Ticker, expected_seconds
 from conformance.commands.stored import exit_code
@@ -133,6 +134,18 @@ class Report:
         """The plan and all verdicts, with everything that was observed, as JSON."""
         contents = self._contents
         return json.dumps({"ok": self.ok, "plan": to_json(contents.plan), "verdicts": [to_json(c) for c in self.cells]})
+
+    def explain(self, cell: str) -> str:
+        """Where and why a cell is red, and what mends it, as `conformance explain` prints it.
+
+        Args:
+            cell: its id, such as "my_net[compiled-fp32-cpu]".
+
+        Raises:
+            UsageError: the report has no such cell.
+            MachineError: the machine failed.
+        """
+        return explain_cell(self._contents, cell)
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Keep the run, as `conformance show` and `diff` read it.

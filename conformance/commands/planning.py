@@ -14,8 +14,8 @@ from conformance.cache import sources
 from conformance.commands.output import say
 from conformance.errors import UsageError, with_last_lines
 from conformance.process import child, environment, fork_server
-from conformance.records.plan import Judge, Plan
-from conformance.records.tasks import PLAN, PlanRequest, ResultT, Target, TaskT
+from conformance.records.plan import Environment, Judge, Plan, in_words
+from conformance.records.tasks import ENVIRONMENT, PLAN, Nothing, PlanRequest, ResultT, Target, TaskT
 
 DEADLINE = 300.0  # of a child that plans or reads
 PACKAGES = ("conformance", "zoo")
@@ -124,3 +124,38 @@ def _git(folder: str, *arguments: str) -> str:
     variables = {key: value for key, value in os.environ.items() if key not in OF_A_HOOK}
     done = subprocess.run(["git", "-C", folder, *arguments], env=variables, capture_output=True, check=True)  # noqa: S603, S607
     return done.stdout.decode().strip()
+
+
+# Decides whether more of a stored plan can be judged: only on its machine, with its software and its sources.
+
+DECIDING = ("torch", "python", "system", "cpu", "cpu_capability", "threads_per_cell", "gpus", "cuda")
+
+
+def refuse_changed(folder: Path, plan: Plan) -> None:
+    """Refuse to judge more of a stored plan on another machine, with other software or with other sources.
+
+    Raises:
+        UsageError: something has changed since the run was planned; the message names all of it.
+    """
+    changed = [*_changed_sources(plan), *_changed_environment(plan)]
+    if changed:
+        raise UsageError(f"{folder} cannot go on, start a new run: {'; '.join(changed)}")
+
+
+def _changed_sources(plan: Plan) -> Iterator[str]:
+    for file, then in plan.digests.items():
+        now = sources.digest(Path(file))
+        if now != then:
+            yield f"{file} has changed since it was planned" if now else f"{file} is gone"
+
+
+def _changed_environment(plan: Plan) -> Iterator[str]:
+    method = "spawn" if plan.compiling_modes else "forkserver"  # as for the plan
+    ending = child.run(ENVIRONMENT, Nothing(), deadline=DEADLINE, method=method)
+    now: Environment | None = ending.result
+    if now is None:
+        raise UsageError(f"describing this machine: {ending.message}")
+    for key in DECIDING:
+        was, found = getattr(plan.environment, key), getattr(now, key)
+        if was != found:
+            yield f"it was made with {key} {in_words(was)}, this is {in_words(found)}"

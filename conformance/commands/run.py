@@ -10,17 +10,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from conformance.cache import sources
 from conformance.commands import interrupts, judging, planning, progress, stored
 from conformance.commands.output import say, tell, what_was_lost
 from conformance.errors import ExitCode, StoreError, UsageError, counted
 from conformance.figures import speed
 from conformance.judging import resuming
 from conformance.judging.executor import Executor
-from conformance.process import child, environment, pool
+from conformance.process import environment, pool
 from conformance.records.measurements import Result
-from conformance.records.plan import Environment, Plan, in_words
-from conformance.records.tasks import ENVIRONMENT, Nothing, PlanRequest
+from conformance.records.plan import Plan
+from conformance.records.tasks import PlanRequest
 from conformance.show import ci, matrix, text
 from conformance.store import files, run_files, shards
 from conformance.store.run_files import Contents, Writer
@@ -201,11 +200,6 @@ def _check_writable(folder: Path, asked: str) -> None:
         raise UsageError(f"{asked}: {problem.strerror}") from None
 
 
-# Decides whether a stored run can go on: only on the machine, with the software and with the sources of its plan.
-
-DECIDING = ("torch", "python", "system", "cpu", "cpu_capability", "threads_per_cell", "gpus", "cuda")
-
-
 def folder_to_resume(folder: Path, request: PlanRequest) -> Path:
     """The folder of a stored run that can go on, as a user asks for it: with each source that is not of the zoo.
 
@@ -219,27 +213,6 @@ def folder_to_resume(folder: Path, request: PlanRequest) -> Path:
     contents = run_files.read(folder)
     stored.report(contents, folder)  # refuses records that contradict each other
     plan = contents.plan
-    resuming.refuse_unnamed(folder, plan, request.sources)
-    changed = [*_changed_sources(plan), *_changed_environment(plan)]
-    if changed:
-        raise UsageError(f"{folder} cannot go on, start a new run: {'; '.join(changed)}")
+    resuming.refuse_unnamed(folder, plan, request.sources, resuming.command(folder, plan))
+    planning.refuse_changed(folder, plan)
     return folder
-
-
-def _changed_sources(plan: Plan) -> Iterator[str]:
-    for file, then in plan.digests.items():
-        now = sources.digest(Path(file))
-        if now != then:
-            yield f"{file} has changed since it was planned" if now else f"{file} is gone"
-
-
-def _changed_environment(plan: Plan) -> Iterator[str]:
-    method = "spawn" if plan.compiling_modes else "forkserver"  # as for the plan
-    ending = child.run(ENVIRONMENT, Nothing(), deadline=planning.DEADLINE, method=method)
-    now: Environment | None = ending.result
-    if now is None:
-        raise UsageError(f"describing this machine: {ending.message}")
-    for key in DECIDING:
-        was, found = getattr(plan.environment, key), getattr(now, key)
-        if was != found:
-            yield f"it was made with {key} {in_words(was)}, this is {in_words(found)}"

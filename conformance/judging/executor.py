@@ -136,7 +136,7 @@ class Executor:
                 return judge(cell.id, replace(made.refused, facts=shown), planned.expect)
             task = cell_task(self._plan, cell, self._references.path(cell.model))
             kept = made.fingerprint if made.kept else ""
-            task = replace(task, cache=cache, fingerprint=kept, left_out=planned.left_out)
+            task = replace(task, cache=cache, fingerprint=kept, left_out=planned.left_out, plain=planned.plain)
             ending = _run_child(cell.id, tasks.CELL, task, deadline=self._plan.deadline, method=method)
             seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message, said=ending.said)
             if seen.ending != DAMAGED:
@@ -164,9 +164,10 @@ class Executor:
     def _task(self, model: str) -> tasks.ReferenceTask:
         wanted = {planned.cell.precision for planned in self._plan.cells} | {"fp32"}
         precisions = tuple(name for name in PRECISIONS if name in wanted)
-        plan, path, for_timing = self._plan, self._references.path(model), model not in self._plan.models
-        planned = plan.models[model.partition("@")[0] if for_timing else model]
-        return tasks.ReferenceTask(model, planned.location, plan.seed, precisions, str(path), for_timing)
+        plan, path, is_sized = self._plan, self._references.path(model), model not in self._plan.models
+        location = plan.models[model.partition("@")[0] if is_sized else model].location
+        light = is_sized or (location.part is not None and location.part.light)
+        return tasks.ReferenceTask(model, location, plan.seed, precisions, str(path), light)
 
     def _make(self, model: str) -> tasks.MadeReference:
         task = self._task(model)

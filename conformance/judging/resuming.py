@@ -18,8 +18,19 @@ def command(folder: Path, plan: Plan) -> str:
     return shlex.join(["conformance", "run", *_sources(plan), "--resume", str(folder)])
 
 
-def refuse_unnamed(folder: Path, plan: Plan, named: Collection[str]) -> None:
-    """Refuse to resume a run unless the command line names each of its sources.
+def explaining(folder: Path, plan: Plan, cell: str) -> str:
+    """The words for a shell that explain a cell of a run, whose plan is cut to this cell."""
+    return shlex.join(["conformance", "explain", str(folder), cell, *_sources(plan)])
+
+
+def refuse_unnamed(folder: Path, plan: Plan, named: Collection[str], again: str) -> None:
+    """Refuse to execute what a stored plan names unless the command line names each of its sources.
+
+    Args:
+        folder: the run folder.
+        plan: its plan, or a part of it.
+        named: the sources that the command line names.
+        again: the command with all of them.
 
     Raises:
         UsageError: a source must be named, or a named one is not part of the run; the message names it.
@@ -28,10 +39,10 @@ def refuse_unnamed(folder: Path, plan: Plan, named: Collection[str]) -> None:
     given = {source if source in wanted else _place(source): source for source in named}
     for place, source in given.items():
         if place not in wanted:
-            raise UsageError(f"{folder} has no source {source}; a resumed run takes its cells from the stored run")
+            raise UsageError(f"{folder} has no source {source} there; want {again}")
     missing = [place for place in wanted if place not in given]
     if missing:
-        raise UsageError(f"{folder} would execute {missing[0]}; name its sources to allow it: {command(folder, plan)}")
+        raise UsageError(f"{folder} would execute {missing[0]}; name its sources to allow it: {again}")
 
 
 def _sources(plan: Plan) -> list[str]:

@@ -15,6 +15,7 @@ from conformance.cache import sources
 from conformance.errors import UsageError
 from conformance.evaluate import process_state
 from conformance.own import forms
+from conformance.own.part import part_of
 from conformance.own.spec import attribute, spec_of
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import SizedModel
@@ -67,13 +68,15 @@ def load_sources(sources: Iterable[SpecLocation]) -> None:
 def spec_at(location: SpecLocation, name: str) -> Spec:
     """The spec of that name, from its own module or from the zoo; "name@64" is the model at that size.
 
-    A model without a spec has one location to itself.
+    A model without a spec has one location to itself. A part of a model has the name of the part.
 
     Raises:
         UsageError: the module does not import.
         UnknownModelError: neither has a spec of that name.
         SpecError: a size was named, and the model has no scale or the size is not positive.
     """
+    if location.part:
+        return part_of(spec_at(replace(location, part=None), location.part.model), location.part)
     if location.own:
         return spec_of(location.own, module_of(location))[0]
     own = {spec.name: spec for spec in catalog.specs_of(load(location))}

@@ -27,12 +27,14 @@ class PlannedCell:
         skip: the reason why it is not run; "" if it is run.
         expect: the declared divergences that apply to this cell on this torch.
         left_out: the names of its model's cases that it does not judge.
+        plain: each case is asked in one way alone: nothing changes between calls.
     """
 
     cell: Cell
     skip: str = ""
     expect: tuple[Expect, ...] = ()
     left_out: tuple[Name, ...] = ()
+    plain: bool = False
 
     @property
     def id(self) -> str:
@@ -84,15 +86,34 @@ NOTHING_GIVEN = OwnModel()
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part of a model: its forward up to the end of a module inside.
+
+    Attributes:
+        model, case: the names of the model and of its case; "" for the first.
+        name: the name of the part, as that of a model.
+        done: the modules that have returned when it ends, and are in no other of them; the last one is where it ends.
+        light: its reference has outputs and first derivatives of the first draw alone, and is not checked.
+    """
+
+    model: str
+    case: str
+    name: Name
+    done: tuple[str, ...]
+    light: bool = False
+
+
+@dataclass(frozen=True)
 class SpecLocation:
     """The place from which any process can import a spec: a module, or the absolute path of a Python file.
 
-    `own` is a model without a spec, in that module or file, or saved.
+    `own` is a model without a spec, in that module or file, or saved; `part` is a part of the model.
     """
 
     module: str = ""
     file: str = ""
     own: OwnModel | None = None
+    part: Part | None = None
 
     @property
     def name(self) -> str:

@@ -94,7 +94,7 @@ class ReferenceTask:
     Attributes:
         precisions: names of the precisions for which the perturbed runs are made.
         path: path of the file to write.
-        for_timing: only what a timed call is compared with: outputs and first derivatives of the first case.
+        light: only outputs and first derivatives of the first case, with which a timed call is compared.
     """
 
     model: str
@@ -102,7 +102,7 @@ class ReferenceTask:
     seed: int
     precisions: tuple[str, ...]
     path: str
-    for_timing: bool = False
+    light: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,7 @@ class CellTask:
         fingerprint: the fingerprint that the model must have; "" if its reference is of this run.
         size: the size of the model; 0 for that of its cases.
         left_out: the names of the model's cases that are not judged.
+        plain: each case is asked in one way alone.
     """
 
     cell: Cell
@@ -150,6 +151,7 @@ class CellTask:
     fingerprint: str = ""
     size: int = 0
     left_out: tuple[str, ...] = ()
+    plain: bool = False
 
 
 @dataclass(frozen=True)

@@ -95,21 +95,21 @@ def planned_at(*places, **modes):
 )
 def test_a_plan_executes_only_what_is_named_and_the_printed_command_names_it(tmp_path, plan, named):
     assert shlex.split(resuming.command(tmp_path, plan)) == ["conformance", "run", *named, "--resume", str(tmp_path)]
-    resuming.refuse_unnamed(tmp_path, plan, named)
+    resuming.refuse_unnamed(tmp_path, plan, named, "again")
     for left_out in named:
         with pytest.raises(UsageError, match=re.escape(f"{tmp_path} would execute {left_out}; name its sources")):
-            resuming.refuse_unnamed(tmp_path, plan, [name for name in named if name != left_out])
-    with pytest.raises(UsageError, match=r"has no source other\.py; a resumed run takes its cells from the stored run"):
-        resuming.refuse_unnamed(tmp_path, plan, [*named, "other.py"])
+            resuming.refuse_unnamed(tmp_path, plan, [name for name in named if name != left_out], "again")
+    with pytest.raises(UsageError, match=r"has no source other\.py there; want again"):
+        resuming.refuse_unnamed(tmp_path, plan, [*named, "other.py"], "again")
 
 
 def test_a_source_may_be_named_as_when_the_run_was_planned(tmp_path, monkeypatch):
     (tmp_path / "nets.py").touch()
     monkeypatch.chdir(tmp_path)
     plan = planned_at(SpecLocation(file=str(Path("nets.py").resolve())), MODULE)
-    resuming.refuse_unnamed(tmp_path, plan, ["nets.py:ONE", "nets.py:TWO", "their.module:NAME"])
+    resuming.refuse_unnamed(tmp_path, plan, ["nets.py:ONE", "nets.py:TWO", "their.module:NAME"], "again")
     monkeypatch.setattr(sources, "place_of", {"theirs": "their.module:NAME", "nets.py": ""}.get)
-    resuming.refuse_unnamed(tmp_path, plan, ["nets.py", "theirs"])
+    resuming.refuse_unnamed(tmp_path, plan, ["nets.py", "theirs"], "again")
 
 
 def test_of_several_at_once_one_goes_on(tmp_path):

@@ -3,7 +3,7 @@
 Inductor joins a product and a sum to one `addmm`, and passes no `alpha` on. So a running average such as
 `s.mul_(0.9).add_(h.t() @ z, alpha=0.1)` adds ten times too much. There is no error or warning.
 
-Instead: multiply the product, `s + c * (a @ b)`.
+Instead: multiply the product, `s + c * (a @ b)`, or set `torch._inductor.config.pattern_matcher = False`.
 """
 
 import torch

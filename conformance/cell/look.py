@@ -1,0 +1,198 @@
+"""Child process: looks at one cell for `conformance explain`: its numbers beside eager's, its modules, infinities."""
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch
+
+from conformance.cell import observe
+from conformance.cell.session import CellSession, open_task
+from conformance.evaluate import evaluation, inputs
+from conformance.evaluate.custom_ops import OpMode, Unwatched, leaves_of
+from conformance.gates import compare
+from conformance.gates.budget import TensorCriteria
+from conformance.process import child_side
+from conformance.records.cell import Discrepancy
+from conformance.records.explained import Exit, Look, Numbers
+from conformance.records.tasks import CellTask
+from conformance.verdict import VALUES
+from zoo import Case
+
+OURS = (Path(__file__).parents[1], Path(torch.__file__).parent)  # where no line of a person's model is
+
+
+def look(task: CellTask, process: child_side.ChildProcess) -> Look:
+    """Run a cell again, and look at what a verdict leaves out.
+
+    Raises:
+        Whatever the model raises when it is built.
+    """
+    found: list[Numbers] = []
+
+    def note(y: Any, criteria: TensorCriteria, again: Any, fault: str, drawn: Sequence[Any]) -> Discrepancy:
+        seen = compare.compare(y, criteria, again, fault, drawn)
+        found.append(_numbers(y, criteria, seen))
+        return seen
+
+    if task.reference:
+        observe.observe(task, process, note)
+    session = open_task(task, process)
+    exits, first = _walk(session, session.cases[0])
+    return Look(tuple(sorted(found, key=lambda one: -one.margin)), exits, first)
+
+
+def _numbers(y: torch.Tensor | None, criteria: TensorCriteria, seen: Discrepancy) -> Numbers:
+    """What is known of a tensor by its worst gate."""
+    worst = max(seen.measures, key=lambda measure: (measure.margin, measure.gate in VALUES))
+    oracle, comparable = criteria.reference.oracle, y is not None and tuple(y.shape) == criteria.reference.oracle.shape
+    size = oracle.norm or 1.0
+    error = eager = ulps = None
+    at = ""
+    finite = oracle.is_rounded and y is not None and bool(y.isfinite().all()) and not y.is_complex()
+    if y is not None and comparable and finite and y.numel():
+        distance = oracle.distance(y)
+        error = distance.absolute / size
+        eager = error if criteria.beside is None else criteria.beside.absolute / size
+        value, wanted = (float(t.reshape(-1)[distance.worst]) for t in (y.detach().cpu().double(), oracle.reals))
+        at = str(oracle.index(distance.worst))
+        if y.is_floating_point() and math.isfinite(value - wanted):
+            ulps = abs(value - wanted) / _spacing(wanted, y.dtype)
+    return Numbers(
+        seen.case,
+        str(seen.tensor),
+        seen.dtype,
+        worst.gate,
+        worst.value,
+        worst.budget,
+        error,
+        eager,
+        at,
+        ulps,
+        worst.margin,
+    )
+
+
+def _spacing(number: float, dtype: torch.dtype) -> float:
+    """The distance of a number of a dtype to the next one."""
+    info = torch.finfo(dtype)
+    return info.eps * 2.0 ** math.floor(math.log2(max(abs(number), info.tiny)))
+
+
+class _FirstInfinity(OpMode):
+    """Notes the first op whose result has an infinity or NaN although its operands have none.
+
+    Attributes:
+        said: the op, the module and the line that call it, and the largest number that went in.
+    """
+
+    def __init__(self, inside: list[str]) -> None:
+        super().__init__()
+        self.said = ""
+        self._inside = inside
+
+    def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one op, and look at what it gives."""
+        result = func(*args, **kwargs)
+        if not self.said:
+            with Unwatched():
+                if not all(map(_is_finite, leaves_of(result))) and all(map(_is_finite, leaves_of((args, kwargs)))):
+                    self.said = self._say(func, args, result)
+        return result
+
+    def _say(self, func: Any, args: Any, result: Any) -> str:
+        floats = [t for t in leaves_of(args) if inputs.is_rounded(t) and t.numel()]
+        given = next(t.dtype for t in leaves_of(result) if isinstance(t, torch.Tensor))
+        largest = max((float(t.abs().max()) for t in floats), default=0.0)
+        where = f" in `{self._inside[-1]}`" if self._inside else ""
+        line = _line()
+        return (
+            f"{func} gives the first infinity or NaN{where}{f', at {line}' if line else ', in backward'}; it gives "
+            f"{compare.name_of(given)}, and the largest number before it is {largest:.3g}"
+        )
+
+
+def _is_finite(leaf: Any) -> bool:
+    return not inputs.is_rounded(leaf) or bool(leaf.isfinite().all())
+
+
+def _line() -> str:
+    """The innermost line of the person's own code that is running."""
+    frame = sys._getframe()  # noqa: SLF001 -- Python has no public name for it
+    while frame is not None:
+        if _is_own(frame.f_code):
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def _line_of(module: torch.nn.Module) -> str:
+    code = getattr(type(module).forward, "__code__", None)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code and _is_own(code) else ""
+
+
+def _is_own(code: CodeType) -> bool:
+    """Whether a code is a person's own, and not torch's or ours."""
+    path = Path(code.co_filename)
+    return path.suffix == ".py" and not any(path.is_relative_to(folder) for folder in OURS)
+
+
+def _walk(session: CellSession, case: Case) -> tuple[tuple[Exit, ...], str]:
+    """The ends of the modules in eager's forward, and where it first gives an infinity, at the cell's precision."""
+    model = session.build()
+    question = replace(session.question(case, model), second=False, stacked=None, forward_mode=False)
+    ended: list[str] = []
+    inside: list[str] = []
+    parts = dict(_parts_of(model)) if isinstance(model, torch.nn.Module) else {}
+    watch = _FirstInfinity(inside)
+    with suppress(Exception), _noting(parts, ended, inside), watch:  # the verdict has told what the model raises
+        evaluation.evaluate(model, model, question)
+    exits = tuple(
+        Exit(path, type(parts[path]).__name__, _line_of(parts[path]), _outermost(ended[: number + 1]))
+        for number, path in enumerate(ended)
+    )
+    return exits, watch.said
+
+
+def _parts_of(model: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
+    """The modules inside a module that take hooks, by name: those inside a ScriptModule do not."""
+    for name, part in model.named_children():
+        yield f"{prefix}{name}", part
+        if not isinstance(part, torch.jit.ScriptModule):
+            yield from _parts_of(part, f"{prefix}{name}.")
+
+
+@contextmanager
+def _noting(parts: dict[str, torch.nn.Module], ended: list[str], inside: list[str]) -> Iterator[None]:
+    """Note the modules that are running, and those that have returned, in order, each once."""
+    names = {id(part): path for path, part in reversed(parts.items())}
+
+    def enter(module: Any, _: Any) -> None:
+        if id(module) in names:
+            inside.append(names[id(module)])
+
+    def leave(module: Any, _: Any, __: Any) -> None:
+        if id(module) in names:
+            inside.pop()
+            if names[id(module)] not in ended:
+                ended.append(names[id(module)])
+
+    with ExitStack() as hooks:
+        hooks.enter_context(torch.nn.modules.module.register_module_forward_pre_hook(enter))
+        hooks.enter_context(torch.nn.modules.module.register_module_forward_hook(leave))
+        yield
+
+
+def _outermost(paths: Sequence[str]) -> tuple[str, ...]:
+    """The modules that are in no other one of them."""
+    known = set(paths)
+
+    def has_parent(path: str) -> bool:
+        return any(path[:place] in known for place, letter in enumerate(path) if letter == ".")
+
+    return tuple(path for path in paths if not has_parent(path))

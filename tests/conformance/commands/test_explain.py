@@ -1,0 +1,137 @@
+"""`conformance explain` names the module and the stage that are wrong, and what it says is what is so."""
+
+import pytest
+import torch
+from harness.command import ROOT, conformance, run_folder
+from harness.own_models import Net
+
+import conformance as package
+from conformance.commands.explain import Step, find_place
+from conformance.records.cell import Cell, Verdict
+from conformance.records.explained import Exit
+from conformance.records.plan import SpecLocation
+
+NETS = str(ROOT / "tests" / "specs" / "planted_nets.py")
+FORWARD, BACKWARD = "first module that is wrong, in forward", "first module that is wrong, in backward"
+PLANTED = {
+    "right[wrong_value-fp32-cpu]": (FORWARD, "begins with wrong_value", "Inductor computes the same rightly"),
+    "right[wrong_gradient-fp32-cpu]": (BACKWARD, "begins with wrong_gradient"),
+    "right[wrong_number-fp32-cpu]": (FORWARD, "class  output"),
+    "right[wrong_state-fp32-cpu]": ("in what forward leaves in buffers", "buffer layers.7.mean"),
+    "right[refusing-fp32-cpu]": ("this backend takes no such graph",),
+    "odd_value[scripted-fp32-cpu]": (FORWARD, "begins with scripted", "None of the switches mends it"),
+    "odd_gradient[scripted-fp32-cpu]": (BACKWARD, "begins with scripted"),
+    "odd_error[scripted-fp32-cpu]": ("AssertionError",),
+    "odd_dtype[scripted-fp32-cpu]": (FORWARD, "float64, should be float32"),
+    "low_value[eager-amp_bf16-cpu]": (FORWARD, "Eager is wrong", "the same in fp32 is right"),
+    "low_gradient[eager-amp_bf16-cpu]": (BACKWARD, "Eager is wrong", "the same in fp32 is right"),
+    "overflowing[eager-amp_fp16-cpu]": (
+        FORWARD,
+        "gives the first infinity or NaN in `layers.7`",
+        "the same in fp32 and amp_bf16 is right",
+    ),
+    "misled[eager-fp32-cpu]": ("gradcheck", "Eager is wrong"),
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("planted")
+    chosen = " or ".join(f"({cell.replace('[', ' and ').replace('-', ' and ').rstrip(']')})" for cell in PLANTED)
+    code, printed = conformance(folder, "run", NETS, "--no-speed", "-k", chosen)
+    assert (code, f"{len(PLANTED)} cells" in printed) == (1, True), printed
+    return run_folder(printed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cell", "said"), PLANTED.items(), ids=[*PLANTED])
+def test_the_module_and_the_stage_are_named(run, tmp_path, cell, said):
+    code, told = conformance(tmp_path, "explain", run, cell, NETS)
+    assert code == 0, told
+    place = told.partition("\nThe place\n")[2].splitlines()[0]
+    assert place.startswith("`layers.7` ("), told
+    assert [text for text in said if text not in told] == []
+
+
+@pytest.mark.slow
+def test_of_a_green_cell_it_says_how_far_it_is_from_red(tmp_path):
+    code, told = conformance(tmp_path, "explain", "merge[eager-fp32-cpu]")
+    assert code == 0, told
+    assert "The cell is not red: its worst error is 0." in told
+    assert "The ladder" not in told
+
+
+@pytest.mark.slow
+def test_the_switch_that_mends_a_known_fault_and_its_issue_are_named(tmp_path):
+    code, told = conformance(tmp_path, "explain", "float32_island[compiled-amp_bf16-cpu]")
+    assert code == 0, told
+    assert "The fault begins with aot_eager." in told
+    assert 'It is gone with `torch._functorch.config.backward_pass_autocast = "off"`.' in told
+    assert "(backward_keeps_autocast, https://github.com/pytorch/pytorch/issues/179804)" in told
+
+
+@pytest.mark.slow
+def test_a_report_explains_its_cells():
+    report = package.check(Net(), torch.randn(6, 4), modes="eager", precisions="fp32")
+    assert "The cell is not red: its worst error is 0." in report.explain("net[eager-fp32-cpu]")
+    with pytest.raises(package.UsageError, match="the run has no cell net; known: net"):
+        report.explain("net")
+
+
+@pytest.mark.slow
+def test_what_is_stored_is_executed_only_if_it_is_named(run, tmp_path):
+    cell = "right[wrong_value-fp32-cpu]"
+    code, told = conformance(tmp_path, "explain", run, cell)
+    assert (code, f"would execute {NETS}; name its sources to allow it: conformance explain" in told) == (4, True)
+    code, told = conformance(tmp_path, "explain", run, "right[wrong_valu-fp32-cpu]", NETS)
+    assert (code, "did you mean right[wrong_value-fp32-cpu]" in told) == (4, True), told
+
+
+def test_a_word_that_names_no_cell_is_refused(tmp_path):
+    code, told = conformance(tmp_path, "explain", "merge")
+    assert (code, "want [RUN] MODEL[MODE-PRECISION-DEVICE] [SOURCE…]" in told) == (4, True), told
+
+
+# The search
+
+
+def searched(wrong, unjudged=()):
+    """The place that is found among ten parts, of which those are wrong, and others cannot be judged."""
+    judged = []
+
+    def judge(cell):
+        number = int(cell.model)
+        judged.append(number)
+        return Verdict(cell.id, "FAIL" if number in wrong else "INVALID" if number in unjudged else "PASS", "so")
+
+    steps = [
+        Step(Cell(str(n), "eager", "fp32", "cpu"), Exit(f"part {n}", "Linear", "", (f"part {n}",)), SpecLocation())
+        for n in range(10)
+    ]
+    return find_place(steps, judge, "FAIL"), judged
+
+
+@pytest.mark.parametrize("first", range(10))
+def test_the_first_wrong_part_is_found_with_few_trials(first):
+    place, judged = searched(set(range(first, 10)))
+    assert place.end.path == f"part {first}"
+    assert len(judged) <= 5
+
+
+def test_a_fault_that_no_part_shows_lies_beside_them():
+    place, _ = searched(set())
+    assert place.end is None
+    assert "No part shows it" in place.said[0]
+
+
+def test_a_search_that_is_not_monotone_says_so():
+    place, _ = searched({0, 1, 2, 3, 4, 5})
+    assert any(
+        "This is not sure: up to the end of `part 7` (Linear), the verdict is PASS" in said for said in place.said
+    )
+
+
+def test_a_part_that_cannot_be_judged_is_named():
+    place, _ = searched(set(range(7, 10)), unjudged={5})
+    assert place.end.path == "part 7"
+    assert any("up to the end of `part 5` (Linear), the verdict is INVALID" in said for said in place.said)
