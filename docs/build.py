@@ -1,4 +1,4 @@
-"""Writes the pages that follow from specs, probes and docstrings: `python docs/build.py`."""
+"""Writes the pages that follow from specs, probes, docstrings and records: `python docs/build.py`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 sys.path.append(str(FOLDER.parent))  # else docs/zoo, which has no __init__.py, is imported for an editable zoo
 
+import run_schema  # noqa: E402
 import zoo_pages  # noqa: E402
 
 import conformance  # noqa: E402
@@ -111,6 +112,7 @@ PAGES = {
     **{f"zoo/{folder}.md": functools.partial(zoo_pages.entries, folder) for folder in zoo_pages.TITLES},
     "probes.md": lambda: zoo_pages.probes(probes.read("cpu").probes),
     "architecture.md": architecture_page,
+    "run.schema.json": run_schema.page,
     **{
         name: functools.partial(written_anew, name)
         for name in ("ci.md", "../README.md", "../CHANGELOG.md", "../CONTRIBUTING.md")

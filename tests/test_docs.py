@@ -1,6 +1,7 @@
 """The pages that follow from the specs say what the specs say."""
 
 import importlib.util
+import json
 import shutil
 import subprocess
 import sys
@@ -8,10 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from harness.made_by_hand import timed
+from harness.whole_runs import plan_of_zoo, write
+from jsonschema import Draft202012Validator
 
 import zoo
 from conformance.figures.atlas import Atlas, History, Maker, State
 from conformance.records.cell import Cell
+from conformance.records.convert import to_json
+from conformance.records.measurements import Result
 from conformance.records.plan import Judge
 from zoo.functions.cube_cpp import missing_tools
 
@@ -41,6 +47,21 @@ def test_the_command_that_writes_the_pages_runs_as_documented(tmp_path):
     ended = subprocess.run([sys.executable, "docs/build.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert page.read_text(encoding="utf-8") == build.PAGES["zoo/ops.md"]()
+
+
+def test_a_stored_run_fits_the_published_schema_and_a_damaged_one_does_not(tmp_path):
+    plan = plan_of_zoo(("net",))
+    results = {"speed default net[fp32-cpu] #0": to_json(timed(compiled=2.0), Result)}
+    folder = write(tmp_path / "run", plan, {"net[eager-fp32-cpu]": "FAIL"}, results=results)
+    texts = [(folder / name).read_text(encoding="utf-8") for name in ("plan.json", "cells.jsonl", "run.json")]
+    lines = [json.loads(line) for text in texts for line in text.splitlines()]
+    schema = Draft202012Validator(json.loads((DOCS / "run.schema.json").read_text(encoding="utf-8")))
+    assert len(lines) == 12  # a plan, nine verdicts, a result, and the sum of them
+    for line in lines:
+        schema.validate(line)
+        assert not schema.is_valid({**line, "mood": 1})
+    for damage in ({"status": "FINE"}, {"margin": "small"}, {"notes": [1]}, {"observation": {}}):
+        assert not schema.is_valid({**lines[1], "verdict": {**lines[1]["verdict"], **damage}})
 
 
 def seen(state="works", **of_maker):

@@ -131,7 +131,7 @@ class Report:
         return page.draw(self._contents, folder=None, green=self.ok, compact=compact)
 
     def to_json(self) -> str:
-        """The plan and all verdicts, with everything that was observed, as JSON."""
+        """The plan and all verdicts, with everything that was observed, as JSON; its schema is docs/run.schema.json."""
         contents = self._contents
         return json.dumps({"ok": self.ok, "plan": to_json(contents.plan), "verdicts": [to_json(c) for c in self.cells]})
 

@@ -8,7 +8,7 @@ import math
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -70,7 +70,7 @@ def _codec(hint: Any) -> Codec:  # noqa: PLR0911 -- one for each kind of type
     origin, inside = get_origin(hint) or hint, get_args(hint)
     if origin in (Union, types.UnionType):
         return _union(tuple(member for member in inside if member is not types.NoneType))
-    if _is_record(origin):
+    if is_record(origin):
         return _record(origin)
     if origin is float:
         return _number, _float
@@ -95,10 +95,11 @@ def _codec(hint: Any) -> Codec:  # noqa: PLR0911 -- one for each kind of type
 
 def _any(value: Any) -> Any:
     """The JSON form of a value of an undeclared type."""
-    return to_json(value) if _is_record(type(value)) else value
+    return to_json(value) if is_record(type(value)) else value
 
 
-def _is_record(kind: Any) -> bool:
+def is_record(kind: Any) -> bool:
+    """Whether a type is that of a record."""
     return isinstance(kind, type) and is_dataclass(kind)
 
 
@@ -142,7 +143,7 @@ def _union(members: tuple[Any, ...]) -> Codec:
 
 def _record(cls: Any) -> Codec:
     hints = get_type_hints(cls, include_extras=True)
-    parts = [(field.name, *_codec(hints[field.name]), _default(field)) for field in fields(cls)]
+    parts = [(field.name, *_codec(hints[field.name]), default_of(field)) for field in fields(cls)]
     known = {NAME, *(name for name, *_ in parts)}
 
     def encode(record: Any) -> dict[str, Any]:
@@ -211,7 +212,8 @@ def _of(wanted: type, data: Any) -> Any:
     raise RecordError(f"want {wanted.__name__}, got {type(data).__name__}")
 
 
-def _default(field: Field[Any]) -> Any:
+def default_of(field: Field[Any]) -> Any:
+    """The default of a field of a record; MISSING if it has none."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
@@ -220,10 +222,11 @@ def _default(field: Field[Any]) -> Any:
 
 @dataclass(frozen=True)
 class Limit:
-    """An annotation of a field's type: what the field may hold, in words, and whether it holds a value."""
+    """An annotation of a field's type: what it may hold, in words and as JSON Schema, and whether it holds a value."""
 
     wanted: str
     holds: Callable[[Any], bool]
+    schema: Mapping[str, Any] = field(hash=False)
 
     def check(self, value: Any) -> None:
         """Refuse a value that the field must not hold, by a RecordError that says what was wanted."""
@@ -236,14 +239,16 @@ class Limit:
 def one_of(words: Iterable[str]) -> Limit:
     """A word of a table."""
     known = tuple(words)
-    return Limit(f"one of {', '.join(map(repr, known))}", known.__contains__)
+    return Limit(f"one of {', '.join(map(repr, known))}", known.__contains__, {"enum": [*known]})
 
 
 def _is_name(text: str) -> bool:
     """Whether a text can stand in a table, in a message and in the name of a file."""
-    return len(text) <= LONGEST_NAME and re.fullmatch(r"[\w.-]+(@\w+)?", text, re.ASCII) is not None
+    return len(text) <= LONGEST_NAME and re.fullmatch(FORM_OF_NAME, text) is not None
 
 
-LONGEST_NAME = 200
-Name = Annotated[str, Limit("a name of letters, digits and '_'", _is_name)]
-ABOVE_ZERO = Limit("a finite number above 0", lambda number: 0 < number < math.inf)
+LONGEST_NAME, FORM_OF_NAME = 200, r"[A-Za-z0-9_.-]+(@[A-Za-z0-9_]+)?"
+OF_NAME = {"pattern": f"^{FORM_OF_NAME}$", "maxLength": LONGEST_NAME}
+Name = Annotated[str, Limit("a name of letters, digits and '_'", _is_name, OF_NAME)]
+OF_ABOVE_ZERO = {"type": "number", "exclusiveMinimum": 0}
+ABOVE_ZERO = Limit("a finite number above 0", lambda number: 0 < number < math.inf, OF_ABOVE_ZERO)

@@ -2,10 +2,12 @@
 
 import json
 
+import jsonschema
 import pytest
 import torch
 from harness import own_models as nets
 from harness.command import conformance, python
+from harness.sources import ROOT
 
 import conformance as public
 from conformance.errors import UsageError
@@ -36,12 +38,14 @@ def test_a_report_on_two_modes_and_three_precisions_as_text_json_and_html(report
     assert "assumed of net" in str(report)
     assert "run stored" not in str(report)
     assert repr(report) == "<Report on net: 6 cells, 0 red>"
+    assert len(repr(report.cells)) < 60 * len(report.cells)
     drawn = report._repr_html_()
     assert drawn.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
     assert len(drawn) < 50_000  # a notebook keeps every output
     assert "script" not in drawn.replace("scripted", "").replace("script-src", "")
     assert report.to_html().startswith("<!doctype html>")
     told = json.loads(report.to_json())
+    jsonschema.validate(told, json.loads((ROOT / "docs" / "run.schema.json").read_text(encoding="utf-8")))
     assert told["ok"]
     assert [verdict["status"] for verdict in told["verdicts"]] == ["PASS"] * 6
 

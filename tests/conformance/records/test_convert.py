@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from conformance import records
 from conformance.errors import RecordError
@@ -26,6 +27,7 @@ from conformance.records.cell import Cell, Measure, Status, Verdict
 from conformance.records.convert import ABOVE_ZERO, Digits, Limit, Name, Rounded, from_json, to_json
 from conformance.records.measurements import CellTiming, Footprint, Ratio, Reason, Result, Timing
 from conformance.records.plan import Plan, PlannedCell
+from conformance.records.schema import definitions, reference
 from conformance.records.tasks import PlanRequest, Target
 from zoo.expect import ENDINGS, OUTCOMES, Expect
 
@@ -169,6 +171,35 @@ def test_a_wrong_or_missing_or_unknown_field_is_refused_by_record_and_name(cls, 
         if default_of(field) is dataclasses.MISSING:
             with pytest.raises(RecordError, match=f"^{cls.__name__} has no {field.name}$"):
                 from_json(cls, {name: value for name, value in there.items() if name != field.name})
+
+
+@cache
+def schema_of(cls):
+    return Draft202012Validator({**reference(cls.__name__), "$defs": definitions(cls)})
+
+
+@each_record
+@THOROUGH
+@given(data=st.data())
+def test_the_schema_of_a_record_takes_what_is_sent_and_no_wrong_or_missing_or_unknown_field(cls, data):
+    fits = schema_of(cls).is_valid
+    there, hints = sent(data.draw(values(cls))), typing.get_type_hints(cls)
+    assert fits(there)
+    assert not fits({**there, "mood": 1})
+    for field in dataclasses.fields(cls):
+        if hints[field.name] not in (Any, Mapping[str, Any]):
+            assert not fits({**there, field.name: 7 if hints[field.name] is str else "seven"})
+        if default_of(field) is dataclasses.MISSING:
+            assert not fits({name: value for name, value in there.items() if name != field.name})
+
+
+def test_a_schema_holds_the_limits_and_defaults_of_fields():
+    ratios = ({"middle": number, "low": 1, "high": 1, "pairs": 1} for number in (1.5, 0, "inf"))
+    assert [*map(schema_of(Ratio).is_valid, ratios)] == [True, False, False]
+    known = definitions(Verdict)
+    assert known["Verdict"]["properties"]["observation"]["default"] == {"ending": "none"}
+    assert "PASS" in known["Verdict"]["properties"]["status"]["enum"]
+    assert known["Measure"]["description"].startswith("One number and its budget.")
 
 
 def damaged(data, tree):
