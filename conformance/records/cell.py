@@ -329,6 +329,15 @@ class Verdict:
     seconds: Rounded = 0.0
     observation: Observation = field(default_factory=lambda: Observation("none"))
 
+    def __repr__(self) -> str:
+        """The cell, its verdict, and what the table shows of it; what was observed is far too long to print.
+
+        >>> Verdict("merge[eager-fp32-cpu]", "PASS", margin=0.0712)
+        <Verdict merge[eager-fp32-cpu] PASS 0.071>
+        """
+        measured = "" if self.margin is None else f"{self.margin:.2g}"
+        return f"<Verdict {' '.join(dict.fromkeys(filter(None, [self.cell, self.status, self.short or measured])))}>"
+
     @property
     def red(self) -> bool:
         """Whether the cell fails the run."""
