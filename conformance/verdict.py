@@ -23,6 +23,7 @@ ENDINGS = {
 VALUES = ("norm", "slice", "gain", "pointwise")  # gates whose measure is a size
 ORDER = ("structure", "dtype", "class", "exact", *VALUES, "precision", "recompile", "opcheck", RAISES)
 IN_WORDS = ("exact", "precision", RAISES)  # gates whose measure is no size
+NO_MARGIN = ("precision", RAISES)  # gates whose value over its budget is no measure of an error
 
 
 def judge(
@@ -45,7 +46,8 @@ def judge(
     doubt = _doubt(seen) if strict and verdict.status == "PASS" else ""
     if doubt:
         verdict = Verdict(cell_id, "VOID", f"strict  {doubt}", short="VOID")
-    verdict = replace(verdict, margin=_worst_margin(seen), notes=_remarks(seen), observation=seen)
+    worst = worst_measure(seen)
+    verdict = replace(verdict, margin=worst and worst[1].margin, notes=_remarks(seen), observation=seen)
     refusals = [e for e in expectations if e.outcome == "refuses"]
     others = [e for e in expectations if e.outcome not in ("dtype", "refuses")]
     for expected in refusals:
@@ -90,6 +92,22 @@ def named_gate(seen: Discrepancy) -> Measure | None:
 def worst_tensor(seen: Observation) -> Discrepancy | None:
     """The discrepancy that the line of a cell names; None if nothing was compared. Declared dtypes are not known."""
     return next(iter(_in_gate_order(seen.discrepancies, {})), None)
+
+
+def named_failure(verdict: Verdict) -> tuple[Discrepancy, Measure] | None:
+    """The tensor that the line of a verdict names, and the measure of the gate; None if it names none."""
+    for seen in verdict.observation.discrepancies:
+        failed = named_gate(seen)
+        for measure in [failed] if failed else [m for m in seen.measures if not m.met]:
+            if verdict.text.startswith(f"{_place(seen, measure)}:"):
+                return seen, measure
+    return None
+
+
+def worst_measure(seen: Observation) -> tuple[Discrepancy, Measure] | None:
+    """The measure that is farthest over its budget, or nearest to it, and its tensor; None if nothing was measured."""
+    sized = ((d, m) for d in seen.discrepancies for m in d.measures if m.gate not in NO_MARGIN)
+    return max(sized, key=lambda found: found[1].margin, default=None)
 
 
 def _plain_verdict(cell_id: str, seen: Observation, dtypes: Mapping[str, str]) -> Verdict:
@@ -298,8 +316,12 @@ def _by(expected: Expect, verdict: Verdict, status: str, short: str, text: str) 
     return replace(verdict, reason=expected.reason, link=expected.link, status=status, short=short, text=text)
 
 
+def _place(found: Discrepancy, measure: Measure) -> str:
+    return f"{measure.gate}  {found.tensor}, case {found.case}"
+
+
 def _line(found: Discrepancy, measure: Measure, what: str = "") -> str:
-    place = f"{measure.gate}  {found.tensor}, case {found.case}"
+    place = _place(found, measure)
     if what:
         return f"{place}: {what}"
     if math.isinf(measure.value) or measure.gate in IN_WORDS:
@@ -311,11 +333,6 @@ def _line(found: Discrepancy, measure: Measure, what: str = "") -> str:
 def _short(measure: Measure) -> str:
     finite = math.isfinite(measure.margin) and measure.gate in VALUES
     return f"{measure.gate} {measure.margin:.2g}" if finite else measure.gate
-
-
-def _worst_margin(seen: Observation) -> float | None:
-    margins = [m.margin for d in seen.discrepancies for m in d.measures if m.gate not in ("precision", RAISES)]
-    return max(margins, default=None)
 
 
 # What a report remarks of a cell that passes. A remark is a sentence that many cells may share, and what is this cell's

@@ -147,6 +147,15 @@ class Report:
         """
         return explain_cell(self._contents, cell)
 
+    def to_records(self) -> list[dict[str, str | float | None]]:
+        """A row for each cell, with which `pandas.DataFrame` or `polars.DataFrame` makes a table.
+
+        Each has the same keys, and None where there is nothing: model, mode, precision, device, status, gate, tensor,
+        case, margin, value, budget, text, seconds, speed_up (over eager fp32) and torch. The value and its budget are
+        those of the gate and the tensor that the line of a red cell names; of another cell, the nearest to a budget.
+        """
+        return matrix.rows(self._contents)
+
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Keep the run, as `conformance show` and `diff` read it.
 

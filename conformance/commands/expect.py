@@ -11,7 +11,7 @@ from conformance.errors import ExitCode
 from conformance.judging import declarations
 from conformance.records.cell import Cell, Verdict
 from conformance.show.text import visible
-from conformance.verdict import failed_gate, judge, named_gate
+from conformance.verdict import failed_gate, judge, named_failure
 from zoo.expect import ENDINGS, OUTCOMES, Expect
 
 MATCHED = 60  # characters of an error's message that the declaration matches
@@ -78,8 +78,8 @@ def _of_failures(verdict: Verdict, known: Callable[..., Expect]) -> Iterator[tup
     failed = [(d, gate) for d in verdict.observation.discrepancies if (gate := failed_gate(d))]
     renamed = dict.fromkeys((str(d.tensor), d.dtype) for d, gate in failed if gate.gate == "dtype")
     yield tuple(known(outcome="dtype", tensor=tensor, dtype=dtype) for tensor, dtype in renamed)
-    named = ((d, g) for d, g in failed if (by := named_gate(d)) and verdict.text.startswith(f"{by.gate}  {d.tensor},"))
-    first, gate = next(named, failed[0])
+    named = named_failure(verdict)
+    first, gate = next(((d, g) for d, g in failed if named and d is named[0]), failed[0])
     yield (known(outcome="FAIL", gate=gate.gate, tensor=str(first.tensor)),)
     yield tuple(known(outcome="FAIL", gate=name) for name in dict.fromkeys(g.gate for _, g in failed))
 

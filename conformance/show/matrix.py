@@ -15,7 +15,7 @@ from conformance.records.cell import STATUSES, SizedModel, Verdict, mode_of, mod
 from conformance.records.plan import ALL_CASES, Plan, PlannedCell
 from conformance.show.text import SIGNS, WIDTH, speed_text, table, visible, without_speed, wrap
 from conformance.store.run_files import Contents
-from conformance.verdict import named_gate
+from conformance.verdict import named_failure, worst_measure
 
 LEGEND = """
 Speed: eager fp32 shows its time, every other cell its speed-up over eager fp32: {signs}. Timed: {figures}, {size}, on
@@ -360,10 +360,37 @@ def _name_cells(cells: list[str], beside: Counter[str]) -> str:
 
 def _reason(verdict: Verdict) -> str:
     """Gate and tensor of a failure; otherwise the text of the verdict. Case, error and budget are not part of it."""
-    for seen in verdict.observation.discrepancies if verdict.status in ("FAIL", "UNSTABLE") else ():
-        failed = named_gate(seen)
-        gates = [failed.gate] if failed else [m.gate for m in seen.measures if not m.met]
-        for gate in gates:
-            if verdict.text.startswith(f"{gate}  {seen.tensor}, case {seen.case}:"):
-                return f"{gate}  {seen.tensor}"
-    return verdict.text
+    named = named_failure(verdict)
+    return f"{named[1].gate}  {named[0].tensor}" if named else verdict.text
+
+
+# Makes a table of a run for other programs.
+
+
+def rows(contents: Contents) -> list[dict[str, str | float | None]]:
+    """The selected cells in the order of the plan, each as a row of plain values; see `Report.to_records`."""
+    speeds = known_speeds(contents) if contents.plan.measure else {}
+    chosen = set(contents.selected)
+    found = []
+    for name, cell in ((p.id, p.cell) for p in contents.plan.cells if p.id in chosen):
+        verdict = contents.verdicts.get(name, Verdict(name, "NOTRUN"))
+        told = named_failure(verdict) if verdict.red else worst_measure(verdict.observation)
+        tensor, measure = told or (None, None)
+        ratio = next(iter(speeds[name].ratios.values()), None) if name in speeds else None
+        found.append(
+            {
+                **vars(cell),
+                "status": verdict.status,
+                "gate": measure and measure.gate,
+                "tensor": tensor and str(tensor.tensor),
+                "case": tensor and tensor.case,
+                "margin": verdict.margin,
+                "value": measure and measure.value,
+                "budget": measure and measure.budget,
+                "text": verdict.text or None,
+                "seconds": verdict.seconds,
+                "speed_up": ratio and ratio.middle,
+                "torch": contents.plan.environment.torch,
+            }
+        )
+    return found

@@ -23,10 +23,9 @@ from conformance.records.convert import from_json, to_json
 from conformance.records.measurements import Reason, Result
 from conformance.records.plan import Plan
 from conformance.store import files
-from conformance.verdict import failed_gate
+from conformance.verdict import NO_MARGIN, failed_gate
 
 NEAREST = 8  # tensors that are stored whole although nothing is to be said of them
-NO_MARGIN = ("precision", RAISES)  # gates whose value over its budget is no measure of an error
 RECORD_BYTES = 200_000  # the longest verdict of a cell, as a line
 RESULT_BYTES = 8 * 2**20  # the longest result of a measurement, as a line: a bench keeps the time of every call
 FRAME_BYTES = 1_000  # of a line beside its verdict, and of the note that it was shortened

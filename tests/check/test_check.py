@@ -48,6 +48,7 @@ def test_a_report_on_two_modes_and_three_precisions_as_text_json_and_html(report
     jsonschema.validate(told, json.loads((ROOT / "docs" / "run.schema.json").read_text(encoding="utf-8")))
     assert told["ok"]
     assert [verdict["status"] for verdict in told["verdicts"]] == ["PASS"] * 6
+    assert [row["margin"] for row in report.to_records()] == [cell.margin for cell in report.cells]
 
 
 def test_a_written_report_is_a_run_folder(report, tmp_path):

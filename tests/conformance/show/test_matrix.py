@@ -242,3 +242,24 @@ def test_a_model_or_a_mode_whose_cells_are_all_red_is_named_alone():
 def test_what_is_not_red_or_was_not_judged_has_no_cause():
     statuses = ("PASS", "EXPECTED", "UNSUPPORTED", "SKIPPED", "NOTRUN")
     assert causes(Verdict(cell_id("net", "fp32"), status) for status in statuses) == []
+
+
+def test_the_rows_of_a_run_have_the_same_keys_and_plain_values_and_name_what_the_lines_name():
+    found = contents(results=[timed(scripted=2.0)] * 2)
+    _, scripted, low, missing = found.selected
+    found.verdicts[scripted] = failing(scripted, "norm", "output", value=0.5)
+    found.verdicts[low] = failing(low, "norm", "output", value=3.0)
+    del found.verdicts[missing]
+    rows = matrix.rows(found)
+    assert {tuple(row) for row in rows} == {tuple(rows[0])}
+    assert {type(value) for row in rows for value in row.values()} == {str, float, type(None)}
+    known = ("status", "gate", "tensor", "case", "margin", "value", "budget", "speed_up")
+    assert [tuple(row[key] for key in known) for row in rows] == [
+        ("PASS", *[None] * 7),
+        ("PASS", "norm", "output", "typical", 0.5, 0.5, 1.0, 2.0),
+        ("FAIL", "norm", "output", "typical", 3.0, 3.0, 1.0, None),
+        ("NOTRUN", *[None] * 7),
+    ]
+    assert (rows[2]["model"], rows[2]["precision"], rows[2]["torch"]) == ("net", "amp_bf16", "2.13.0")
+    assert rows[2]["text"] == found.verdicts[low].text
+    assert rows[0]["text"] is None
