@@ -9,7 +9,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from conformance import __version__
 from conformance.commands import bisect, expect, explain, judging, probes, run, stored
@@ -21,6 +21,7 @@ from conformance.records.tasks import CELL_SECONDS, PlanRequest
 from conformance.torch_versions import complaint
 
 STORE = Path(".conformance")  # where runs are stored unless the command says otherwise
+MEANT = {"check": "run"}  # what people type for a command
 FURTHER = "Further options go to pytest; give their values as --option=value."
 
 
@@ -30,6 +31,11 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise a `UsageError` for arguments that argparse cannot parse."""
         raise UsageError(f"{message}; {self.prog} --help lists the options")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # argparse has no other way
+        """Raise a `UsageError` for a word that is none of those known; it suggests one."""
+        if action.choices is not None and value not in action.choices:
+            raise UsageError(f"unknown {action.dest} {value!r}{suggestion(MEANT.get(value, value), action.choices)}")
 
 
 def parser() -> argparse.ArgumentParser:

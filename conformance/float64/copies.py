@@ -45,7 +45,7 @@ def copy_model(model: torch.nn.Module) -> torch.nn.Module:
             if error_text.is_out_of_memory(problem):
                 raise
             if (part and not computed) or not left:
-                raise SpecError(f"it cannot be copied: {describe_error(problem)}") from problem
+                raise SpecError(_say_why(refused, problem)) from problem
             shared[id(refused)] = refused.detach().clone() if computed else refused
     rebound = _Rebound({key: made for key, made in memo.items() if key not in shared and key != id(memo)})
     rebound.replace()
@@ -70,6 +70,13 @@ def _refused_value(problem: Exception) -> Any:
             refused = step.tb_frame.f_locals["x"]
         step = step.tb_next
     return refused
+
+
+def _say_why(refused: Any, problem: Exception) -> str:
+    """Why a model cannot be copied, and what to do if torch does not copy a lazy part of it."""
+    if isinstance(refused, torch.Tensor) and torch.nn.parameter.is_lazy(refused):
+        return f"it is lazy, and torch does not copy its {type(refused).__name__}; call it once with its inputs first"
+    return f"it cannot be copied: {describe_error(problem)}"
 
 
 class _Rebound:

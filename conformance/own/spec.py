@@ -34,11 +34,9 @@ def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
     """
     define(own.definitions)
     known = architecture(own.library, train=own.training == "train") if own.library else None
+    fetch = builder(Path(own.saved)) if own.saved else known.build if known else partial(attribute, module, own.thing)
     case, declared = _case(own, known)
-    if own.saved:
-        forms = forms_of(builder(Path(own.saved)), case)
-    else:
-        forms = forms_of(known.build if known else partial(attribute, module, own.thing), case)
+    forms = forms_of(fetch, case)
     spec = Spec(
         name=own.name,
         summary=f"{forms.kind}, without a spec",
@@ -227,6 +225,7 @@ def _drawing(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Tenso
 
 # Opens a saved model: a TorchScript archive, an exported program, or whatever `torch.save` has pickled.
 
+LONGEST_KEY = 60  # characters that a message shows
 SCRIPTED, EXPORTED = ("constants.pkl",), ("serialized_exported_program.json", "archive_format")
 
 
@@ -235,6 +234,8 @@ def builder(path: Path) -> Callable[[], Any]:
 
     Raises UsageError if there is no such file, or it holds no model; the message says what it holds.
     """
+    if path.suffix == ".onnx":
+        raise UsageError(f"{path}: a model in ONNX cannot be judged; give the PyTorch module that it was exported from")
     if not path.is_file():
         raise UsageError(f"no file {path}")
     kinds = ((SCRIPTED, partial(torch.jit.load, map_location="cpu")), (EXPORTED, torch.export.load))
@@ -272,11 +273,21 @@ def _read(load: Callable[[str], Any], path: str) -> Any:
 
 def _load_pickle(path: str) -> Any:
     found = unpickle(path)
-    if isinstance(found, Mapping) and found and all(isinstance(value, torch.Tensor) for value in found.values()):
-        raise UsageError(f"{path} holds the weights of a model ({len(found)} tensors) and no model; name its class")
+    if _has_tensors(found) and not any(isinstance(part, nn.Module) for part in found.values()):
+        keys = some([one_line(key, LONGEST_KEY) for key in found], 3)
+        raise UsageError(
+            f"{path} holds weights alone ({keys}) and no model; build the module, load them by load_state_dict, and "
+            "check the module, or name a function that returns it"
+        )
     if not callable(found):
         raise UsageError(f"{path} holds a {type(found).__name__}, no model")
     return found
+
+
+def _has_tensors(found: Any) -> bool:
+    """Whether it is a dictionary with tensors, such as a `state_dict`, or one that holds such a dictionary."""
+    parts = found.values() if isinstance(found, Mapping) else ()
+    return any(isinstance(part, torch.Tensor) or _has_tensors(part) for part in parts)
 
 
 # Calls a model without a spec once in eager, and takes what it does as its contract.
@@ -406,9 +417,24 @@ def _call(spec: Spec, model: Any, seed: int) -> evaluation.Evaluation:
         except SpecError as other:
             raise UsageError(f"{spec.name}: {one_line(other)}") from other
         except Exception as first:
-            raise UsageError(f"{spec.name} does not take these inputs: {describe_error(first)}") from first
+            why = _fixed_sizes(model, _inputs(spec, model, seed)) or describe_error(first)
+            raise UsageError(f"{spec.name} does not take these inputs: {why}") from first
         found.refused = describe_error(problem)
         return found
+
+
+def _fixed_sizes(model: Any, named: Mapping[str, Any]) -> str:
+    """Which sizes of the inputs are not those that an exported program was exported for; "" if all are."""
+    nodes = model.graph.nodes if isinstance(model, torch.fx.GraphModule) else ()
+    made = [node.meta.get("val") for node in nodes if node.op == "placeholder"]
+    wrong = [
+        f"dimension {axis} of {name} is fixed at {fixed} and given as {size}"
+        for (name, leaf), of in zip(named.items(), made, strict=False)
+        if isinstance(leaf, torch.Tensor) and isinstance(of, torch.Tensor)
+        for axis, (fixed, size) in enumerate(zip(of.shape, leaf.shape, strict=False))
+        if isinstance(fixed, int) and fixed != size
+    ]
+    return f"{some(wrong, 3)}; give that size, or export it with dynamic shapes" if wrong else ""
 
 
 def _question(spec: Spec, model: Any, seed: int, convert: Callable[[Call], Call] | None = None) -> evaluation.Question:

@@ -23,7 +23,7 @@ from conformance.records.plan import NOTHING_GIVEN, OwnModel, SpecLocation, name
 from conformance.records.tasks import ListedModel, Listing, PlanRequest
 from zoo import Spec, SpecError, catalog
 
-SAVED = (".pt", ".pth", ".pt2")  # how the names of saved models end; any other file that exists is taken for one too
+SAVED = (".pt", ".pth", ".pt2", ".onnx")  # so end saved models; any other file that exists is taken for one too
 FILE = "conformance_source_"  # how the names of modules begin that were imported from a file
 
 _folders: list[str] = []  # those that the import of files has added to the path

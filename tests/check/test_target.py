@@ -292,8 +292,6 @@ def test_files_that_are_no_model(tmp_path, monkeypatch):
     for name, content in {"text.pt": b"no model", "empty.pt": b""}.items():
         (tmp_path / name).write_bytes(content)
         assert "is no model that this torch can read" in refused(str(tmp_path / name), "2,4")
-    torch.save(nets.Net().state_dict(), tmp_path / "weights.pt")
-    assert "holds the weights of a model (4 tensors) and no model" in refused(str(tmp_path / "weights.pt"), "2,4")
     lost = types.ModuleType("lost")
     lost.double = types.FunctionType(nets.double.__code__, vars(lost), "double")
     lost.double.__module__ = "lost"
@@ -305,6 +303,41 @@ def test_files_that_are_no_model(tmp_path, monkeypatch):
     assert "needs code that another process cannot import: ModuleNotFoundError" in told["lost"]
     assert "holds a dict, no model" in told["dict"]
     assert told["none"] == f"no file {tmp_path / 'none.pt'}"
+
+
+def test_a_file_of_weights_is_refused_with_its_first_keys_and_what_to_do(tmp_path):
+    weights = nets.Net().state_dict()
+    files = {"weights": weights, "checkpoint": {"epoch": 3, "model": weights, "optimizer": {}, "seed": 0}}
+    for name, content in files.items():
+        torch.save(content, tmp_path / f"{name}.pt")
+    told = {name: refused(str(tmp_path / f"{name}.pt"), "2,4") for name in files}
+    assert f"weights.pt holds weights alone ({', '.join([*weights][:3])} and 1 more) and no model" in told["weights"]
+    assert "checkpoint.pt holds weights alone (epoch, model, optimizer and 1 more) and no model" in told["checkpoint"]
+    assert all("build the module, load them by load_state_dict, and check the module" in line for line in told.values())
+
+
+def test_onnx_is_refused_with_what_to_give_instead(tmp_path):
+    (tmp_path / "net.onnx").write_bytes(b"\x08\x07")
+    told = "net.onnx: a model in ONNX cannot be judged; give the PyTorch module that it was exported from"
+    assert refused(str(tmp_path / "net.onnx")).endswith(told)  # before its inputs are asked for
+    with pytest.raises(UsageError, match=told):
+        public.check(tmp_path / "net.onnx", X)
+
+
+@pytest.mark.filterwarnings("ignore:You are using `torch.load`:FutureWarning")  # torch 2.4, of what it calls itself
+def test_an_exported_program_names_the_sizes_at_which_it_is_fixed(tmp_path):
+    torch.export.save(torch.export.export(nets.Net(), (torch.randn(3, 4),)), tmp_path / "net.pt2")
+    fixed = r"net does not take these inputs: dimension 0 of \w+ is fixed at 3 and given as 2; give that size, or"
+    assert re.match(fixed, refused(str(tmp_path / "net.pt2"), "2,4"))
+    free = torch.export.export(nets.Net(), (torch.randn(3, 4),), dynamic_shapes=({0: torch.export.Dim("rows")},))
+    torch.export.save(free, tmp_path / "free.pt2")
+    fixed = r"free does not take these inputs: dimension 1 of \w+ is fixed at 4 and given as 5; give that size"
+    assert re.match(fixed, refused(str(tmp_path / "free.pt2"), "2,5"))
+
+
+def test_a_lazy_module_that_torch_cannot_copy_is_to_be_called_first():
+    with pytest.raises(UsageError, match="it is lazy, and torch does not copy its UninitializedBuffer; call it once"):
+        public.check(torch.nn.LazyBatchNorm1d(), X)
 
 
 def test_the_command_ends_with_four_and_no_folder(tmp_path):

@@ -55,7 +55,10 @@ def test_what_cannot_be_done_is_four_in_one_line(tmp_path, arguments, message):
     ("arguments", "message"),
     [
         ((), "the following arguments are required: COMMAND; conformance --help lists the options"),
-        (("frobnicate",), "invalid choice: 'frobnicate'"),
+        (("frobnicate",), "unknown command 'frobnicate'; known: run, bench"),
+        (("check", "merge"), "unknown command 'check'; did you mean run?"),
+        (("mrege", "a"), "unknown command 'mrege'; did you mean merge?"),
+        (("expect", "recrd", "a", "b"), "unknown action 'recrd'; did you mean record?"),
         (("run", "--seed", "x"), "807, got 'x'; conformance run --help lists the options"),
         (("run", "--seed=-1"), "argument --seed: want a whole number from 0 to 9223372036854775807, got '-1'"),
         (("run", f"--seed={2**63}"), "argument --seed: want a whole number from 0 to 9223372036854775807, got '92"),
