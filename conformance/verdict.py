@@ -89,11 +89,6 @@ def named_gate(seen: Discrepancy) -> Measure | None:
     return max((m for m in seen.measures if m.gate in VALUES), key=lambda m: m.margin)
 
 
-def worst_tensor(seen: Observation) -> Discrepancy | None:
-    """The discrepancy that the line of a cell names; None if nothing was compared. Declared dtypes are not known."""
-    return next(iter(_in_gate_order(seen.discrepancies, {})), None)
-
-
 def named_failure(verdict: Verdict) -> tuple[Discrepancy, Measure] | None:
     """The tensor that the line of a verdict names, and the measure of the gate; None if it names none."""
     for seen in verdict.observation.discrepancies:

@@ -27,7 +27,7 @@ from conformance.records.tasks import PACKAGE, READ_PROBES, PlanRequest, ProbesR
 from conformance.show.matrix import figure
 from conformance.show.text import printable, table
 from conformance.store import run_files
-from conformance.verdict import failed_gate, worst_tensor
+from conformance.verdict import failed_gate, named_failure
 
 MOST_ROWS = 12  # of the table of numbers
 UNSEARCHED = {  # what follows from verdicts that more cells would not explain
@@ -216,17 +216,18 @@ def _other_cases(plan: Plan, verdict: Verdict) -> tuple[str, ...]:
 
 def _is_plain(verdict: Verdict) -> bool:
     """Whether the fault shows if a case is asked in one way alone, in its first draw."""
-    worst = worst_tensor(verdict.observation)
-    if worst is None:
+    named = named_failure(verdict)
+    if named is None:
         return verdict.observation.phase in PLAIN_PHASES
-    gate, kinds = failed_gate(worst), ("output", "gradient", "buffer", "after", "put")
-    return worst.case == case_of(worst.case) and worst.tensor.kind in kinds and not (gate and " draws" in gate.detail)
+    found, gate = named
+    kinds = ("output", "gradient", "buffer", "after", "put")
+    return found.case == case_of(found.case) and found.tensor.kind in kinds and " draws" not in gate.detail
 
 
 def _case(verdict: Verdict) -> str:
     """The case that the verdict blames; "" if it blames none."""
-    worst = worst_tensor(verdict.observation)
-    return case_of(worst.case) if worst else ""
+    named = named_failure(verdict)
+    return case_of(named[0].case) if named else ""
 
 
 def _rungs(cell: Cell) -> list[Rung]:
