@@ -56,7 +56,7 @@ def precision_measure(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measur
         smallest = ALL_BITS * criteria.reference.quantum(criteria.precision)  # below it, float16 has fewer bits
     shares = dropped_bits_shares(y, criteria.reference.oracle, tuple(tests.values()), least, smallest)
     found = {name: 0.0 if math.isnan(share) else share for name, share in zip(tests, shares, strict=True)}
-    name = max(found, key=found.__getitem__)
+    name = max(found, key=lambda name: (found[name], tests[name]))  # what bfloat16 leaves, float16 would leave too
     detail = f"{found[name]:.0%} of its elements went through {name}"
     return (Measure("precision", found[name], math.nextafter(DROPPED_SHARE, 0), detail),)
 
