@@ -92,12 +92,12 @@ def _add_commands_on_runs(commands: argparse._SubParsersAction[_Parser]) -> None
     compare = commands.add_parser("diff", help="compare two stored runs")
     compare.add_argument("before", type=Path, metavar="A")
     compare.add_argument("after", type=Path, metavar="B")
-    _add_html(compare)
     follow = commands.add_parser("compat", help="show what works since which torch version")
     follow.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="a stored run, or a file of probes --write or compat --json"
     )
     for command in (compare, follow):
+        _add_html(command)
         command.add_argument("--md", type=Path, metavar="FILE", help="also write Markdown to this file")
         command.add_argument("--json", type=Path, metavar="FILE", help="also write JSON to this file")
 
@@ -289,7 +289,9 @@ def _look(options: argparse.Namespace) -> int:
         "diff": lambda: stored.show_changes(
             options.before, options.after, markdown=options.md, json=options.json, html=options.html
         ),
-        "compat": lambda: stored.show_compat(tuple(options.runs), markdown=options.md, json=options.json),
+        "compat": lambda: stored.show_compat(
+            tuple(options.runs), markdown=options.md, json=options.json, html=options.html
+        ),
         "bisect": lambda: bisect.bisect(
             options.cell, options.torch, STORE, every=options.every, keep=options.keep, others=tuple(options.others)
         ),

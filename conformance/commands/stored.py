@@ -76,13 +76,14 @@ def merge_shards(folders: tuple[Path, ...], into: Path, *, any_cpu: bool) -> Exi
     return exit_code(contents)
 
 
-def show_compat(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | None) -> ExitCode:
+def show_compat(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | None, html: Path | None) -> ExitCode:
     """`conformance compat`: print since which torch version each cell works, and which versions have which faults.
 
     Args:
         paths: run folders, files that `conformance probes --write` wrote, and at most one that this command wrote.
         markdown: file to write, if any.
         json: the same.
+        html: the same.
 
     Raises:
         UsageError: one of them cannot be read, two of one version judge the same cell or run the same probe,
@@ -105,6 +106,7 @@ def show_compat(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | 
     tell(comparisons.atlas_text(found))
     write("--md", markdown, lambda: comparisons.atlas_page(found))
     write("--json", json, lambda: atlas.document(found))
+    write("--html", html, lambda: comparisons.atlas_html(found))
     return ExitCode.OK
 
 

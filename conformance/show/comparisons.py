@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from conformance.figures import atlas
 from conformance.records.cell import Cell
 from conformance.records.convert import to_json
+from conformance.show import page
 from conformance.show.text import escape, markdown_table, table, visible
 
 HEAD = ["cell", "A", "B", "why"]
@@ -102,6 +103,22 @@ def atlas_page(found: atlas.Atlas) -> str:
         *(["## Faults of torch", _markdown(*_faults(found)), LEGEND_OF_FAULTS] if found.faults else []),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def atlas_html(found: atlas.Atlas) -> str:
+    """What works since which torch version, as one page of HTML; see `page.fill`."""
+    notes: Notes = {}
+    return page.fill(
+        "versions.html",
+        sections=_sections(found, notes),
+        notes=list(notes),
+        makers=_makers(found),
+        sentence=_sentence(found),
+        versions=list(found.versions),
+        faults=_faults(found)[0],
+        legend=LEGEND,
+        legend_of_faults=LEGEND_OF_FAULTS,
+    )
 
 
 def _makers(found: atlas.Atlas) -> list[str]:

@@ -1,5 +1,7 @@
 """Draws a run as one page of HTML, which `page.html` lays out; beside it, if there is one, an earlier run.
 
+`parts.html` has what is the same on the page of versions, which `comparisons.py` draws.
+
 What a model says is never markup: jinja2 escapes every text, and codes stand for control characters. The page reads
 without scripts; they filter it, and show the numbers behind a cell. It fetches nothing.
 """
@@ -77,6 +79,12 @@ def draw(
         earlier: an earlier run, and what has changed since.
         compact: without scripts, and so without the numbers behind cells: for a notebook.
     """
+    values = _Drawing(contents, folder, earlier).values(with_data=not compact)
+    return fill("page.html", **values, green=green, compact=compact)
+
+
+def fill(template: str, **values: object) -> str:
+    """A template of this folder with these values."""
     import jinja2  # noqa: PLC0415 -- it takes a tenth of a second, and most commands make no page
 
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
@@ -84,8 +92,7 @@ def draw(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, finalize=_shown, trim_blocks=True
     )
     engine.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
-    values = _Drawing(contents, folder, earlier).values(with_data=not compact)
-    return engine.get_template("page.html").render(values, green=green, compact=compact)
+    return engine.get_template(template).render(values)
 
 
 def _shown(value: object) -> object:

@@ -1,12 +1,17 @@
-"""Runs for the pages of HTML: one whose every text is hostile and a large one; and what a parser sees of a page."""
+"""Runs for the pages of HTML: one whose every text is hostile and a large one; and what a parser sees of a page.
+
+Also an atlas of torch versions whose every text is hostile.
+"""
 
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+from conformance.figures import atlas
 from conformance.records.cell import Cell, Discrepancy, Measure, Observation, Rest, TensorName, Verdict
 from conformance.records.measurements import Reason
-from conformance.records.plan import PlannedCell, SpecLocation
+from conformance.records.plan import Judge, PlannedCell, SpecLocation
+from conformance.records.tasks import ProbeFinding
 from conformance.show import page
 from conformance.store.run_files import Contents
 from harness.made_by_hand import ENVIRONMENT, plan_for, with_models
@@ -47,6 +52,16 @@ def hostile(text):
     ]
     results = {f"speed default net_pass[fp32-cpu] #{n}": Reason(text, text) for n in (0, 1)}
     return Contents(with_models(plan, models), tuple(p.id for p in cells), {v.cell: v for v in verdicts}, results)
+
+
+def hostile_atlas(text):
+    """An atlas in which a cell that is mended, one that never works, and a probe say nothing but this text."""
+    mended = {"2.4.1": atlas.State(atlas.RED, "FAIL", text, text, text), "2.15.0": atlas.State(atlas.WORKS, "PASS")}
+    never = {"2.4.1": atlas.State(atlas.DECLARED, "UNSUPPORTED", text, text, "javascript:alert(1)")}
+    cells = (atlas.History(Cell(model, "eager", "fp32", "cpu"), of) for model, of in {"a": mended, "b": never}.items())
+    finding = ProbeFinding("probe", "EXPECTED", text, "https://a.test", text, text)
+    maker = atlas.Maker("2.4.1", "3.11", ("cpu",), {}, Judge(), text)
+    return atlas.Atlas((maker,), tuple(cells), (atlas.Fault(finding, "cpu", {"2.4.1": atlas.SHOWN}),))
 
 
 def large(models=112):

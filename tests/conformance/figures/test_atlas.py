@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from harness.made_by_hand import ENVIRONMENT
+from harness.pages import Markup
 from harness.whole_runs import MODES, at_first_case, plan_of_zoo, verdict, write
 
 from conformance import cli
@@ -144,6 +145,17 @@ def test_probes_make_an_atlas(tmp_path, capsys):
     page = (tmp_path / "compat.md").read_text()
     assert "write it out" in page
     assert LINK in page
+
+
+def test_the_page_of_html_draws_each_version_and_links_its_reasons(tmp_path):
+    file = tmp_path / "page.html"
+    paths = (*runs_of(tmp_path, declared("UNSUPPORTED", "no"), ""), probes(tmp_path, "2.9.1", "EXPECTED"))
+    assert cli.main(["compat", *map(str, paths), "--html", str(file)]) == 0
+    found = Markup(file.read_text(encoding="utf-8"))
+    words = " ".join(found.text.split())
+    assert "net compiled · fp32 · cpu –✓2.9.1(1)" in words
+    assert f"lost cpu ·✗two sums{LINK}write it out" in words
+    assert found.links == ["#n1", LINK, LINK]  # of the row, of the probe, and of the reason
 
 
 def test_what_cannot_be_compared_is_four_in_one_line(tmp_path, capsys):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from harness.hostile import TEXTS
 from harness.made_by_hand import passed, plan_for, timed, with_models
-from harness.pages import FOLDER, Markup, drawn, hostile, large
+from harness.pages import FOLDER, Markup, drawn, hostile, hostile_atlas, large
 from harness.processes import fresh
 from harness.sources import ROOT
 from harness.stored_runs import cell, plan_of
@@ -20,7 +20,7 @@ from conformance.figures import atlas
 from conformance.judging import toml_file
 from conformance.records.cell import Cell, Verdict
 from conformance.records.plan import OwnModel, PlannedCell, Shard, SpecLocation
-from conformance.show import page
+from conformance.show import comparisons, page
 from conformance.show.text import visible
 from conformance.store import run_files
 from conformance.store.run_files import Contents, Summary
@@ -47,6 +47,15 @@ def test_no_text_of_a_model_becomes_markup_or_a_command(text, compact):
     if 0 < len(text) <= page.LONGEST:
         assert visible(text) in bad.text
     assert len(bad.scripts) == (0 if compact else 2)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_no_text_of_an_atlas_becomes_markup_or_a_command(text):
+    found = comparisons.atlas_html(hostile_atlas(text))
+    bad, plain = Markup(found), Markup(comparisons.atlas_html(hostile_atlas("x")))
+    assert set(bad.tags) <= set(plain.tags) - {"script"}
+    assert set(bad.links) <= {"#n1", "#n2", "https://a.test"}
+    assert not COMMANDS.search(found.encode())
 
 
 def test_a_page_of_a_thousand_cells_is_smaller_than_a_megabyte_and_says_every_verdict_without_scripts():

@@ -5,7 +5,9 @@ import os
 import pytest
 from harness.browser import CHROMIUM, Browser
 from harness.hostile import TEXTS
-from harness.pages import drawn, hostile, large
+from harness.pages import drawn, hostile, hostile_atlas, large
+
+from conformance.show import comparisons
 
 HOSTILE = f"{TEXTS[0]} \x1b[31m \u202edlrow \u2066{'ab' * 5_000}"
 VIEWS = [(width, dark) for width in (360, 1600) for dark in (False, True)]
@@ -24,11 +26,13 @@ def browser():
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The files of a page full of hostile texts and of a large one."""
+    """The files of a page full of hostile texts, of a large one, and of versions of torch with hostile texts."""
     folder = tmp_path_factory.mktemp("pages")
-    for name, contents in {"hostile": hostile(HOSTILE), "large": large(20)}.items():
-        (folder / f"{name}.html").write_text(drawn(contents), encoding="utf-8")
-    return {name: folder / f"{name}.html" for name in ("hostile", "large")}
+    texts = {"hostile": drawn(hostile(HOSTILE)), "large": drawn(large(20))}
+    texts["versions"] = comparisons.atlas_html(hostile_atlas(HOSTILE))
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in texts}
 
 
 OVERFLOW = "document.documentElement.scrollWidth - innerWidth"
@@ -55,10 +59,10 @@ def test_hostile_texts_stay_inside_the_page_at_every_width(browser, pages, width
     assert browser.run(OVERFLOW) <= 0
 
 
-@pytest.mark.parametrize("address", ["", "#c0"])
-def test_no_width_makes_the_page_itself_scroll_sideways(browser, pages, address):
+@pytest.mark.parametrize(("page", "address"), [("large", ""), ("large", "#c0"), ("versions", ""), ("versions", "#n2")])
+def test_no_width_makes_the_page_itself_scroll_sideways(browser, pages, page, address):
     browser.look()
-    browser.open(pages["large"], address)
+    browser.open(pages[page], address)
     for width in range(320, 1700, 60):
         browser.look(width)
         assert browser.run(OVERFLOW) <= 0, width
