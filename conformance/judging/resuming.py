@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conformance.cache import sources
 from conformance.errors import UsageError
-from conformance.records.plan import Plan
+from conformance.records.plan import Plan, SpecLocation
 
 
 def command(folder: Path, plan: Plan) -> str:
@@ -45,11 +45,15 @@ def refuse_unnamed(folder: Path, plan: Plan, named: Collection[str], again: str)
         raise UsageError(f"{folder} would execute {missing[0]}; name its sources to allow it: {again}")
 
 
+def sources_of(place: SpecLocation) -> tuple[str, ...]:
+    """The file, module or architecture of a location, and its saved files; none if it is of the zoo."""
+    return () if place.is_of_zoo else tuple(dict.fromkeys((place.name, *place.paths)))
+
+
 def _sources(plan: Plan) -> list[str]:
-    """The files, modules and architectures of a plan that are not of the zoo, each once."""
+    """The sources of a plan, each once."""
     every = (*(model.location for model in plan.models.values()), *plan.modes.values())
-    places = [place for place in every if not place.is_of_zoo]
-    return list(dict.fromkeys(name for place in places for name in (place.name, *place.paths)))
+    return list(dict.fromkeys(name for place in every for name in sources_of(place)))
 
 
 def _place(source: str) -> str:

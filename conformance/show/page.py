@@ -21,7 +21,7 @@ from conformance.figures.speed import Speed
 from conformance.figures.speed import speeds as known_speeds
 from conformance.judging import resuming
 from conformance.records.cell import STATUSES, Cell, Measure, Verdict
-from conformance.records.plan import NOTHING_GIVEN, Plan, PlannedCell
+from conformance.records.plan import NOTHING_GIVEN, Plan, PlannedCell, SpecLocation
 from conformance.show import matrix
 from conformance.show.text import visible
 from conformance.store.run_files import LINES, Contents
@@ -210,8 +210,14 @@ class _Drawing:
             cells[square.number] = table.cell(square, table.tensors(square.verdict) if has_room else None)
         commands = {name: _command(self._plan, name) for name in self._plan.models}
         versions = f"{VERSIONS[0]}..{self._plan.environment.torch.partition('+')[0]}"
-        found = [cells[number] for number in range(len(cells))]
-        return {"table": table.entries, "cells": found, "commands": commands, "versions": visible(versions)}
+        return {
+            "table": table.entries,
+            "cells": [cells[number] for number in range(len(cells))],
+            "commands": commands,
+            "modes": {mode: _sources(place) for mode, place in self._plan.modes.items()},
+            "folder": visible(str(self._folder or "")),
+            "versions": visible(versions),
+        }
 
 
 def _squares(
@@ -250,8 +256,15 @@ def _on_axis(ratio: float) -> float:
     return round(50 + 50 * max(-1.0, min(1.0, math.log(ratio, FASTEST))), 1)
 
 
+def _sources(place: SpecLocation) -> list[str]:
+    return list(map(visible, resuming.sources_of(place)))
+
+
 def _command(plan: Plan, name: str) -> list[str]:
-    """What judges a model again, without its axes, and what `bisect` wants before a cell; "" for a call of a script."""
+    """What judges a model again, without its axes; what `bisect` wants before a cell; what `explain` wants behind it.
+
+    The first is "" for a call of a script.
+    """
     location = plan.models[name].location
     own = location.own or NOTHING_GIVEN
     source = f"{location.name}:{own.thing}" if own.thing else location.name
@@ -262,7 +275,7 @@ def _command(plan: Plan, name: str) -> list[str]:
     words += [] if location.own or location.is_of_zoo else ["-k", name]
     words += ["--seed", str(plan.seed)] if plan.seed else []
     again = "" if own.call else shlex.join(["conformance", "run", *words])
-    return [visible(again), "" if location.is_of_zoo else visible(f"{source}::")]
+    return [visible(again), "" if location.is_of_zoo else visible(f"{source}::"), *_sources(location)]
 
 
 class _Table:

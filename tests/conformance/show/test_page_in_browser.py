@@ -107,7 +107,10 @@ def test_the_keyboard_filters_walks_opens_and_closes_and_the_address_follows(bro
     assert browser.run(DRAWER) == "model_0[eager-fp32-cpu]"
     assert browser.run(FOCUS) == "drawer"
     assert browser.run("location.hash") == "#q=is:red&cell=model_0[eager-fp32-cpu]"
-    assert "conformance run nowhere -k model_0" in browser.run("document.querySelector('#drawer').textContent")
+    said = browser.run("document.querySelector('#drawer').textContent")
+    assert "conformance run nowhere -k model_0" in said
+    assert "conformance explain 'a folder' 'model_0[eager-fp32-cpu]' nowhere" in said
+    assert "conformance repro 'a folder' 'model_0[eager-fp32-cpu]'" in said
     browser.press("Escape")
     assert browser.run(DRAWER) == ""
     assert browser.run(FOCUS) == "c0"
@@ -121,3 +124,4 @@ def test_a_link_to_a_cell_and_a_click_open_it(browser, pages):
     assert browser.run(DRAWER) == "model_1[scripted-fp32-cpu]"
     browser.run("document.querySelector('#c4').click()")
     assert browser.run("location.hash") == "#cell=model_0[scripted-amp_fp16-cpu]"
+    assert "conformance explain" not in browser.run("document.querySelector('#drawer').textContent")  # it passes
