@@ -1,6 +1,7 @@
 """Draws a bench as text: times and costs of each model and size, and the sizes at which variants pay."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 from conformance.figures import speed
@@ -23,9 +24,31 @@ COSTS = [
 ]
 
 
+@dataclass(frozen=True)
+class Curves:
+    """How many times faster than eager fp32 the modes of a model are, by size.
+
+    Attributes:
+        figure: the title of what was timed.
+        modes: the points of each mode, by rising size.
+    """
+
+    model: str
+    device: str
+    precision: str
+    figure: str
+    size_name: str
+    modes: Mapping[str, Sequence[Point]]
+
+
 def bench_text(contents: Contents) -> str:
     """The measurements of a bench: two tables for each model and size, then the sizes at which variants pay."""
     return _Bench(contents).text()
+
+
+def curves(contents: Contents) -> list[Curves]:
+    """The speeds of the models that a bench has measured at several sizes, one for each device and precision."""
+    return list(_Bench(contents).curves())
 
 
 class _Bench:
@@ -37,6 +60,8 @@ class _Bench:
         measured = {figure for model in self._plan.models.values() for figure in model.figures}
         self._speeds = {figure: speed.speeds(contents, figure) for figure in FIGURES if figure in measured}
         self._cells = speed.measurable(contents)
+        self._devices = list(dict.fromkeys(c.device for c in self._cells))
+        self._sized = {(one.size.model, one.size.size_name): one for one in self._plan.models.values() if one.size}
 
     def text(self) -> str:
         """The whole report."""
@@ -126,22 +151,32 @@ class _Bench:
 
     def _crossovers(self) -> Iterator[str]:
         """At which sizes each variant pays: a line for every figure of every model that was measured at several."""
-        devices = dict.fromkeys(c.device for c in self._cells)
-        models = dict.fromkeys((size.model, size.size_name) for one in self._plan.models.values() if (size := one.size))
-        for (model, size_name), device, figure in product(models, devices, self._speeds):
-            for variant, points in self._variants(model, device, figure).items():
+        for (model, size_name), device, figure in product(self._sized, self._devices, self._speeds):
+            for (mode, precision), points in self._variants(model, device, figure).items():
                 if any(point.ratio for point in points):
-                    yield f"{model}, {FIGURES[figure]}, {device}: {variant} {visible(crossover(points, size_name))}"
+                    found = f"{mode} {precision} {visible(crossover(points, size_name))}"
+                    yield f"{model}, {FIGURES[figure]}, {device}: {found}"
 
-    def _variants(self, model: str, device: str, figure: str) -> dict[str, list[Point]]:
+    def curves(self) -> Iterator[Curves]:
+        """See `curves`. A model has those of the figure that a run times, too."""
+        for ((model, size_name), planned), device in product(self._sized.items(), self._devices):
+            figure = speed.default_figure(planned.figures)
+            found: dict[str, dict[str, list[Point]]] = {}
+            for (mode, precision), points in self._variants(model, device, figure).items():
+                if len(points) > 1 and any(point.ratio for point in points):
+                    found.setdefault(precision, {})[mode] = sorted(points, key=lambda point: point.size)
+            for precision, modes in found.items():
+                yield Curves(model, device, precision, FIGURES[figure], size_name, modes)
+
+    def _variants(self, model: str, device: str, figure: str) -> dict[tuple[str, str], list[Point]]:
         """Points over size of each variant, by its mode and precision."""
-        variants: dict[str, list[Point]] = {}
+        variants: dict[tuple[str, str], list[Point]] = {}
         for cell in self._cells:
             sized, base = self._plan.models[cell.model].size, Cell(cell.model, "eager", "fp32", device).id
             timed = self._speeds[figure].get(cell.id)
             if sized and timed and sized.model == model and cell.device == device and cell.id != base:
                 point = Point(sized.size, timed.ratios.get(base), timed.reason or NOT_MEASURED)
-                variants.setdefault(f"{cell.mode} {cell.precision}", []).append(point)
+                variants.setdefault((cell.mode, cell.precision), []).append(point)
         return variants
 
 

@@ -17,21 +17,26 @@ from typing import Any
 
 from conformance.errors import counted, some
 from conformance.figures.atlas import KINDS, Comparison
+from conformance.figures.crossover import crossover
 from conformance.figures.speed import Speed
 from conformance.figures.speed import speeds as known_speeds
 from conformance.judging import resuming
 from conformance.records.cell import STATUSES, Cell, Measure, Verdict
+from conformance.records.measurements import Ratio
 from conformance.records.plan import NOTHING_GIVEN, Plan, PlannedCell, SpecLocation
-from conformance.show import matrix
-from conformance.show.text import visible
+from conformance.show import bench, matrix
+from conformance.show.text import ratio_text, visible
 from conformance.store.run_files import LINES, Contents
 from conformance.torch_versions import VERSIONS
 from conformance.verdict import failed_gate
 
-LARGEST = 700_000  # bytes of what scripts know of the cells; a page of 1 000 cells has less than 1 MB
+LARGEST = 700_000  # bytes of curves and of what scripts know of the cells; a page of 1 000 cells has less than 1 MB
+PANEL = 2_000  # bytes of the curves of one model, device and precision
 LONGEST, SHORT = 500, 60  # characters of a text, and of the words in a square
 BUDGET_AT, FARTHEST = 70.0, 3.0  # percent of a bar that are the budget, and the powers of ten over it at the bar's end
 FASTEST = 8.0  # the end of the axis of speeds; its start is as many times slower
+WIDE, HIGH = 200, 100  # pixels in which curves are drawn
+BESIDE, CAP, LABEL = 5, 2, 34  # pixels between the marks of two modes, of half the end of an interval, of a label
 
 Said = list[tuple[str, list["Square"]]]  # a text, and the cells that say it
 
@@ -113,6 +118,7 @@ class _Drawing:
         chosen = set(contents.selected)
         self._cells = [p for p in self._plan.cells if p.id in chosen]
         self._speeds = known_speeds(contents) if self._plan.measure else {}
+        self._curves = bench.curves(contents) if self._plan.measure == "bench" else []
         self._notes: matrix.Footnotes = {}
         self._squares = _squares(contents, self._cells, self._speeds, self._notes)
         if earlier:
@@ -147,6 +153,7 @@ class _Drawing:
             "remarks": [line.removeprefix("· ") for line in matrix.remarks(plan, verdicts, self._speeds)],
             "legend": matrix.legend(self._speeds, plan),
             "marks": sorted({why for verdict in verdicts for why in matrix.marks(verdict).values()}),
+            **_curves(self._curves),
             "found": self._found,
             "changes": self._changes(),
             "data": data,
@@ -205,7 +212,7 @@ class _Drawing:
         """What the scripts know; where room is scarce, the numbers of red cells come first."""
         table, cells = _Table(), {}
         for square in sorted(self._squares.values(), key=lambda square: not square.verdict.red):
-            has_room = table.size < LARGEST
+            has_room = table.size + PANEL * len(self._curves) < LARGEST
             self._wordless += [] if has_room else [square.cell.id]
             cells[square.number] = table.cell(square, table.tensors(square.verdict) if has_room else None)
         commands = {name: _command(self._plan, name) for name in self._plan.models}
@@ -254,6 +261,49 @@ def _reach(margin: float) -> float:
 def _on_axis(ratio: float) -> float:
     """Where a speed lies on its axis, in percent: by powers, with 1 in the middle."""
     return round(50 + 50 * max(-1.0, min(1.0, math.log(ratio, FASTEST))), 1)
+
+
+def _curves(every: Sequence[bench.Curves]) -> dict[str, Any]:
+    """What the template draws of the curves of a bench; both axes are by powers, and that of speeds is all panels'."""
+    modes = list(dict.fromkeys(mode for one in every for mode in one.modes))
+    ratios = [point.ratio for one in every for points in one.modes.values() for point in points if point.ratio]
+    top = max([1, *(math.ceil(abs(math.log2(end))) for ratio in ratios for end in (ratio.low, ratio.high))])
+    shown = [power for power in range(-top, top + 1) if power % math.ceil(top / 3) == 0]
+    powers = [(_height(2.0**power, top), f"{2**power}" if power >= 0 else f"1/{2**-power}") for power in shown]
+    return {"modes": modes, "powers": powers, "panels": [(one, *_panel(one, modes, top)) for one in every]}
+
+
+def _panel(one: bench.Curves, modes: Sequence[str], top: int) -> tuple[list[Any], list[Any]]:
+    """The places of sizes with their labels, and of each mode its place among all, its paths, and what they say."""
+    sizes = sorted({point.size for points in one.modes.values() for point in points})
+    along = {size: round(WIDE * math.log(size / sizes[0]) / math.log(sizes[-1] / sizes[0]), 1) for size in sizes}
+    labels, lines = [(along[sizes[-1]], sizes[-1])], []
+    for size in reversed(sizes[:-1]):
+        labels += [(along[size], size)] if along[size] <= labels[-1][0] - LABEL else []
+    for mode, points in one.modes.items():
+        place = modes.index(mode)
+        left = BESIDE * (place - (len(modes) - 1) / 2)  # so that one interval does not hide another
+        paths = _paths([(along[point.size] + left, point.ratio) for point in points], top)
+        numbers = ", ".join(f"{p.size} {ratio_text(p.ratio) if p.ratio else p.verdict}" for p in points)
+        lines.append((place, *paths, f"{mode}: {numbers}", f"{mode} {crossover(points, one.size_name)}"))
+    return labels, lines
+
+
+def _paths(places: Iterable[tuple[float, Ratio | None]], top: int) -> tuple[str, str]:
+    """The path of SVG through ratios, broken where there is none, and that of their intervals."""
+    through, spans, pen = "", "", "M"
+    for x, ratio in places:
+        if ratio:
+            through += f"{pen}{x:.1f} {_height(ratio.middle, top)}"
+            low, high = _height(ratio.low, top), _height(ratio.high, top)
+            spans += f"M{x - CAP:.1f} {low}h{2 * CAP}m-{CAP} 0V{high}m-{CAP} 0h{2 * CAP}"
+        pen = "L" if ratio else "M"
+    return through, spans
+
+
+def _height(ratio: float, top: int) -> float:
+    """Where a ratio lies between two to the power of `top` and of -`top`, in pixels from above."""
+    return round(HIGH / 2 * (1 - math.log2(ratio) / top), 1)
 
 
 def _sources(place: SpecLocation) -> list[str]:

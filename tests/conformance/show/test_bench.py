@@ -1,16 +1,17 @@
-"""A bench as text, from results made by hand."""
+"""A bench as text, and its curves on the page of HTML, from results made by hand."""
 
 import re
 from dataclasses import replace
 
 import pytest
 from harness.made_by_hand import passed, plan_for, with_models
+from harness.pages import Markup, drawn
 
 from conformance.figures.speed import ceilings_job, compile_job, footprint_job
 from conformance.records import measurements
 from conformance.records.cell import Cell, SizedModel, Verdict
 from conformance.records.measurements import CompileCost, CompileRun, Footprint, PerPass, Ratio, Reason
-from conformance.show import bench
+from conformance.show import bench, page
 from conformance.store.run_files import Contents
 
 SIZES = (16, 64)
@@ -132,3 +133,37 @@ def test_costs_that_could_not_be_counted_are_empty_and_a_bench_of_red_cells_has_
     found = contents()
     red = {name: Verdict(name, "FAIL") for name in found.verdicts}
     assert bench.bench_text(Contents(found.plan, found.selected, red)) == "no cell passes, so nothing was measured"
+
+
+def page_of(found):
+    return drawn(replace(found, plan=replace(found.plan, measure="bench")))
+
+
+def test_a_curve_goes_through_the_ratios_with_their_intervals_and_says_its_numbers():
+    found = page_of(contents())
+    assert '<path d="M0.0 75.0L200.0 25.0"/>' in found  # one half and two, between a quarter and four
+    assert '<path class="span" d="M-2.0 76.5h4m-2 0V73.6m-2 0h4M198.0 26.9h4m-2 0V23.2m-2 0h4"/>' in found
+    text = Markup(found).text
+    assert "compiled: 16 ▼0.50 [0.48, 0.52], 64 ▲2.00 [1.90, 2.10]" in text
+    assert "compiled pays from width 64 on" in text
+
+
+def test_a_size_that_was_not_measured_leaves_a_gap_with_its_reason():
+    missing = {f"speed gradient net@64[fp32-cpu] #{n}": Reason("timed out", "x") for n in (0, 1)}
+    found = page_of(replace(contents(), results={**contents().results, **missing}))
+    assert '<path d="M0.0 75.0"/>' in found
+    assert "compiled: 16 ▼0.50 [0.48, 0.52], 64 timed out" in Markup(found).text
+
+
+def test_there_are_curves_of_a_bench_at_several_sizes_alone():
+    found = contents()
+    one_size = {name: verdict for name, verdict in found.verdicts.items() if name.startswith("net@16")}
+    assert "Speed by size" in page_of(found)
+    assert "Speed by size" not in page_of(replace(found, verdicts=one_size))
+    assert "Speed by size" not in drawn(found)  # a run that is no bench
+
+
+def test_curves_take_room_from_the_numbers_of_cells(monkeypatch):
+    monkeypatch.setattr(page, "LARGEST", page.PANEL)
+    assert "the numbers of 4 cells had no room" in page_of(contents())
+    assert "cells had no room" not in drawn(contents())
