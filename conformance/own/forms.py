@@ -91,7 +91,7 @@ def unwrap(thing: Any) -> Any:
     while True:
         if isinstance(thing, WRAPPERS):
             thing = thing.module
-        elif isinstance(thing, nn.Module) and internals.COMPILED_MODULE in vars(thing)[internals.SUBMODULES]:
+        elif isinstance(thing, nn.Module) and internals.COMPILED_MODULE in vars(thing).get(internals.SUBMODULES, ()):
             thing = getattr(thing, internals.COMPILED_MODULE)
         elif _is_compiled(thing):
             thing = getattr(thing, internals.COMPILED_FUNCTION)

@@ -87,6 +87,7 @@ def test_saved_models_have_their_own_modes(tmp_path):
     assert scripted.ok
     torch.jit.save(torch.jit.freeze(torch.jit.script(nets.Net().eval())), tmp_path / "frozen.pt")
     assert public.check(tmp_path / "frozen.pt", X, precisions="fp32").ok
+    assert public.check(torch.jit.trace(nets.Net(), X), X, precisions="fp32").ok
     exported = torch.export.export(nets.Net(), (X,))
     assert public.check(exported, X, **FAST).ok
     with pytest.raises(UsageError, match="TorchScript, without a spec"):
