@@ -65,8 +65,8 @@ def _may_reorder(session: CellSession, case: Case) -> bool:
 def after_changes(session: CellSession, case: Case, *, of_training: bool) -> Iterator[Discrepancy]:
     """Compare the callable with the oracle after the weights, and more, have changed, on full float32 operands.
 
-    A mode may refuse what is more than other weights. Eager may not. Going from train to eval mode or back comes
-    last, `of_training`: torch compiles no module again whose other mode has nothing to compile.
+    A mode and an exported program may refuse what is more than other weights. Eager may not. Going from train to eval
+    mode or back comes last, `of_training`: torch compiles no module again whose other mode has nothing to compile.
     """
     known = session.known(case)
     if known.unchanged:
@@ -109,7 +109,7 @@ def _takes(session: CellSession, redraw: Redraw) -> bool:
 def _evaluate_or_none(
     session: CellSession, case: Case, question: Question, redraw: Redraw, *, refusable: bool = False
 ) -> Evaluation | None:
-    """The evaluation; None if the mode raises an error, which may be its way to say that its shapes are fixed.
+    """The evaluation; None if the mode or an exported program raises an error: it may say so that its shapes are fixed.
 
     None too if a changed module leaves the mode nothing to do, as a dropout does in eval mode.
     """
@@ -119,7 +119,8 @@ def _evaluate_or_none(
         if not redraw.changes_module:
             raise
     except Exception as problem:  # a mode may raise anything
-        refusable = refusable or (redraw.text != cell.OTHER_WEIGHTS and not session.is_eager)
+        may_be_fixed = not session.is_eager or isinstance(session.eager, torch.fx.GraphModule)
+        refusable = refusable or (redraw.text != cell.OTHER_WEIGHTS and may_be_fixed)
         if not refusable or error_text.is_out_of_memory(problem):
             raise
         session.note_refusal("with another order in memory" if redraw.reordered else redraw.text, problem)
