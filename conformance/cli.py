@@ -16,7 +16,7 @@ from conformance.commands import bisect, expect, explain, judging, probes, run, 
 from conformance.commands.output import COLOURS, choose_colour, say
 from conformance.errors import ExitCode, MachineError, UsageError, suggestion
 from conformance.judging import declarations
-from conformance.records.plan import OwnModel
+from conformance.records.plan import OtherModel, OwnModel
 from conformance.records.tasks import CELL_SECONDS, PlanRequest
 from conformance.torch_versions import complaint
 
@@ -172,6 +172,8 @@ def _add_own_model(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="an input of a model without a spec: [NAME=]SHAPE[:DTYPE[:LOW..HIGH]], such as 2,3,64,64",
     )
+    text = "the model that a model without a spec replaces, and must compute the same as: a source, as for run"
+    parser.add_argument("--reference", metavar="SOURCE", type=OtherModel.named, help=text)
     training = parser.add_mutually_exclusive_group()
     for name in ("train", "eval"):
         text = f"put a model without a spec into {name} mode"
@@ -310,7 +312,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         devices=tuple(options.device),
         seed=options.seed,
         deadline=options.timeout,
-        given=OwnModel(inputs=tuple(options.inputs), training=options.training),
+        given=OwnModel(inputs=tuple(options.inputs), training=options.training, reference=options.reference),
         declared=declarations.read(options.expect) if options.expect else {},
     )
 

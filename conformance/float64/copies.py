@@ -195,6 +195,7 @@ LISTED = 3  # names of each kind in a message
 def adopt_state(made: Any, model: Any, where: str, *, any_width: bool = False) -> None:
     """Copy parameters, buffers, training flags, frozen parameters and device of a model into another implementation.
 
+    An exported program has no training flags; then the other implementation keeps its own.
     With `any_width`, its floating dtypes may be wider or narrower than the model's. `where` names it in messages.
 
     Raises:
@@ -228,6 +229,8 @@ def _adopt_flags(made: torch.nn.Module, model: torch.nn.Module) -> None:
     trained = dict(model.named_parameters())
     for name, parameter in made.named_parameters():
         parameter.requires_grad_(trained[name].requires_grad if name in trained else parameter.requires_grad)
+    if isinstance(model, torch.fx.GraphModule):
+        return
     modules = dict(model.named_modules())
     for name, module in made.named_modules():
         module.training = modules[name].training if name in modules else model.training

@@ -219,14 +219,15 @@ class Oracle:
     def _explain(self, problem: Exception, case: Case, call: Call) -> NoReturn:
         if error_text.is_out_of_memory(problem):
             raise problem
+        where = f"case {case.name}{' of the reference' if self.spec.trusts_model else ''}"
         self._ask_gradients(call)
         try:
             inputs.invoke(self._narrow, call)
         except Exception:  # noqa: BLE001 -- it fails in float32 too, so the spec is wrong
-            raise SpecError(f"case {case.name}: {error_text.describe_error(problem)}") from problem
-        text = f"case {case.name} runs in float32 but not in float64: {error_text.one_line(problem)}"
+            raise SpecError(f"{where}: {error_text.describe_error(problem)}") from problem
+        text = f"{where} runs in float32 but not in float64: {error_text.one_line(problem)}"
         if replacements.has_graph(self.model):
-            text += "; the model is a graph made for float32, so name the eager module as the spec's reference"
+            text += "; the model is a graph made for float32, so name the eager module as the reference"
         raise NoOracleError(text) from problem
 
     def reset(self) -> None:

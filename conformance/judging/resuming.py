@@ -46,8 +46,8 @@ def refuse_unnamed(folder: Path, plan: Plan, named: Collection[str], again: str)
 
 
 def sources_of(place: SpecLocation) -> tuple[str, ...]:
-    """The file, module or architecture of a location, and its saved files; none if it is of the zoo."""
-    return () if place.is_of_zoo else tuple(dict.fromkeys((place.name, *place.paths)))
+    """What judging the model of a location executes, as `SpecLocation.executed` has it; nothing if it is of the zoo."""
+    return () if place.is_of_zoo else tuple(dict.fromkeys(place.executed))
 
 
 def _sources(plan: Plan) -> list[str]:

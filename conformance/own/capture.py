@@ -8,6 +8,7 @@ import importlib
 import inspect
 import linecache
 import operator
+import os
 import pickle
 import symtable
 import sys
@@ -25,27 +26,38 @@ from torch.nn.utils import parametrize
 
 from conformance import axes, errors
 from conformance.own import forms, spec
-from conformance.records.plan import TRAINING, OwnModel, SpecLocation, name_from
+from conformance.records.plan import TRAINING, OtherModel, OwnModel, SpecLocation, name_from
 from zoo import Call, Convention, Expect, internals
 
 ELSE = 'Define it in a module, or name a function that builds it ("package.module:build")'
-MODEL, CALL, DEFINITIONS = "model.pt", "call.pt", "definitions.py"
+SAVES_ITSELF = (torch.export.ExportedProgram, torch.jit.ScriptModule, torch.jit.ScriptFunction)
+MODEL, CALL, DEFINITIONS = "model", "call.pt", "definitions.py"
 
 
-def capture(
-    target: Any, call: Call, folder: Path, *, train: bool | None = None, expect: tuple[Expect | Convention, ...] = ()
+def capture(  # noqa: PLR0913 -- what `conformance.check` is told of a model
+    target: Any,
+    call: Call,
+    folder: Path,
+    *,
+    train: bool | None = None,
+    expect: tuple[Expect | Convention, ...] = (),
+    reference: Any = None,
+    candidate: Any = None,
 ) -> SpecLocation:
     """The location of a model, which any process can read; what no process can import is stored in the folder.
 
     A target, see `conformance.check`, may be None: it has a place of its own, and only the call is stored. `train` is
     the mode to put it into, None its own. `expect` has the declared divergences, and the gradients that are not the
-    derivative by design. Raises UsageError if something cannot be stored; the message names it.
+    derivative by design. `reference` and `candidate` are targets too, or None. Raises UsageError if something cannot be
+    stored; the message names it.
     """
     if train not in TRAINING:
         raise errors.UsageError(f"check: train must be True, False or None, got {train!r}")
     definitions = Definitions()
     store((call, expect), folder / CALL, definitions, "the inputs")
-    own = OwnModel(call=str(folder / CALL), training=TRAINING[train])
+    others = {"reference": reference, "candidate": candidate}
+    held, beside = (_other(role, thing, folder / role, definitions) for role, thing in others.items())
+    own = OwnModel(call=str(folder / CALL), training=TRAINING[train], reference=held, candidate=beside)
     location = SpecLocation(own=own) if target is None else _locate(target, own, folder / MODEL, definitions)
     if definitions.lines:
         path = folder / DEFINITIONS
@@ -54,7 +66,25 @@ def capture(
     return location
 
 
-def _locate(target: Any, own: OwnModel, path: Path, definitions: Definitions) -> SpecLocation:
+def _other(role: str, thing: Any, folder: Path, definitions: Definitions) -> OtherModel | None:
+    if thing is None:
+        return None
+    if isinstance(thing, (str, os.PathLike)):
+        return OtherModel.named(os.fspath(thing))
+    parts = thing.modules() if isinstance(thing, nn.Module) else ()
+    compiled = any(internals.compiled_call_of(part) is not None for part in parts)  # in place, which pickle leaves out
+    if role == "candidate" and (compiled or forms.unwrap(thing) is not thing):
+        wrapped = "is inside torch.compile or data parallelism, and would be judged without it"
+        raise errors.UsageError(f"check: the candidate {wrapped}; give what is inside, or register a mode")
+    location = _locate(thing, OwnModel(), folder, definitions, f"the {role}")
+    own = location.own or OwnModel()
+    return OtherModel(own.saved or f"{location.module}:{own.thing}", takes_weights=not isinstance(thing, SAVES_ITSELF))
+
+
+def _locate(
+    target: Any, own: OwnModel, folder: Path, definitions: Definitions, what: str = "the model"
+) -> SpecLocation:
+    """The location of a model; what no process can import is stored in a new folder, in a file of the model's name."""
     if isinstance(target, torch.library.CustomOpDef):  # type: ignore[attr-defined]
         target = internals.overload_of_definition(target)
     if forms.is_operator(target):
@@ -62,13 +92,15 @@ def _locate(target: Any, own: OwnModel, path: Path, definitions: Definitions) ->
         _register(name, definitions)
         return SpecLocation("torch", own=replace(own, name=name_from(name), thing=f"ops.{name}"))
     own = replace(own, name=name_from(_name_of(forms.unwrap(target))))
+    folder.mkdir()
+    path = folder / f"{own.name}.pt"
     if isinstance(target, torch.export.ExportedProgram):
         path = path.with_suffix(".pt2")
         torch.export.save(target, str(path))
-    elif isinstance(target, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+    elif isinstance(target, SAVES_ITSELF):
         torch.jit.save(target, str(path))
     else:
-        store(target, path, definitions, f"the model, a {type(target).__name__},")
+        store(target, path, definitions, f"{what}, a {type(target).__name__},")
     return SpecLocation(own=replace(own, saved=str(path)))
 
 

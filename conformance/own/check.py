@@ -29,6 +29,8 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
     train: bool | None = None,
     seed: int = 0,
     expect: str | os.PathLike[str] | Iterable[Expect | Convention] = (),
+    reference: Any = None,
+    candidate: Any = None,
 ) -> checking.Report:
     """Judge whether a model computes the same in every mode and precision, forward and backward.
 
@@ -50,12 +52,18 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
         seed: seed of cotangents, of further draws, and of weights if the model is built anew.
         expect: declared divergences, as `zoo.Expect` explains them, or the path of a file that holds them; also
             gradients that are not the derivative by design, as `zoo.Convention` explains them.
+        reference: the model that the target replaces, of any kind that a target may be. It is the oracle: outputs,
+            dtypes and gradients must be its own. A class, module or function takes the weights of the target, by name;
+            what is saved, a ScriptModule and an exported program must have them.
+        candidate: another model for the target's place. It is judged beside it, in a column with its name. Its weights
+            are as those of a reference.
 
     Returns:
         The report; `print(report)` shows it, and `report.raise_if_failed()` gates a test.
 
     Raises:
-        UsageError: the model cannot be sent to another process, does not take the inputs, or a name is unknown.
+        UsageError: the model cannot be sent to another process, does not take the inputs, or a name is unknown; or
+            the parameters and buffers of reference or candidate are not the model's.
         MachineError: the machine failed, and not the model.
     """
     checking.refuse_in_child()
@@ -70,7 +78,8 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
             seed=seed,
             declared=declarations.read(file) if file else {},
         )
-        location = _locate(target, _call(inputs, kwargs), folder / checking.SAVED, train, given)
+        others = {"reference": _of_main(reference), "candidate": _of_main(candidate)}
+        location = _locate(target, _call(inputs, kwargs), folder / checking.SAVED, train, given, others)
         request = replace(request, registered=capture.store_modes(request.modes, folder / checking.SAVED / REGISTERED))
         if location.own and isinstance(target, (str, os.PathLike)) and not location.own.name:
             request = replace(request, sources=(os.fspath(target),), given=location.own)
@@ -82,21 +91,27 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
         raise
 
 
-def _locate(
+def _locate(  # noqa: PLR0913 -- as given
     target: Any,
     call: Call,
     folder: Path,
-    train: bool | None,  # noqa: FBT001 -- as given
+    train: bool | None,  # noqa: FBT001
     expect: tuple[Expect | Convention, ...],
+    others: Mapping[str, Any],
 ) -> plan.SpecLocation:
     """The location of the model; without a name if the target is the name of one that every process finds."""
+    target = _of_main(target)
     named = isinstance(target, (str, os.PathLike))
     if not (call.args or call.kwargs or (named and forms.is_named(str(target)))):
         raise errors.UsageError("check: no inputs; give those of one call, as in check(model, x)")
     folder.mkdir()
-    if named and str(target).startswith(MAIN):
-        target, named = spec.attribute(sys.modules["__main__"], str(target).removeprefix(MAIN)), False
-    return capture.capture(None if named else target, call, folder, train=train, expect=expect)
+    return capture.capture(None if named else target, call, folder, train=train, expect=expect, **others)
+
+
+def _of_main(thing: Any) -> Any:
+    """What a name of the main module, such as "__main__:Net", stands for; anything else as it is."""
+    named = isinstance(thing, str) and thing.startswith(MAIN)
+    return spec.attribute(sys.modules["__main__"], thing.removeprefix(MAIN)) if named else thing
 
 
 def _call(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Call:

@@ -65,6 +65,7 @@ class Judge:
         kwargs: Mapping[str, Any] | None = None,
         train: bool | None = None,
         expect: str | os.PathLike[str] | Iterable[Expect | Convention] = (),
+        reference: Any = None,
     ) -> Report:
         """Judge a model in the cell of this test item; arguments are those of `conformance.check`.
 
@@ -89,6 +90,7 @@ class Judge:
             train=train,
             seed=asked.seed,
             expect=expect or asked.expect or (),
+            reference=reference,
         )
         if all(cell.status == "SKIPPED" for cell in report.cells):
             pytest.skip(report.cells[0].text)  # a GPU without this precision

@@ -19,9 +19,10 @@ from conformance import axes
 from conformance.errors import UsageError, describe_error, near_names, one_line, some
 from conformance.evaluate import error_text, evaluation, inputs, weights
 from conformance.float64 import replacements, wide
+from conformance.float64.copies import adopt_state
 from conformance.own.forms import Architecture, Forms, architecture, forms_of
-from conformance.records.plan import OwnModel
-from zoo import Call, Case, Convention, Spec, SpecError, internals
+from conformance.records.plan import OtherModel, OwnModel
+from zoo import Call, Candidate, Case, Convention, Spec, SpecError, internals
 from zoo.states import STATES
 
 _defined: set[str] = set()  # the files of definitions that this process has executed
@@ -55,6 +56,19 @@ def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
         conventions=tuple(one for one in declared if isinstance(one, Convention)),
     )
     return spec, forms
+
+
+def with_others(spec: Spec, reference: Spec | None, candidate: Spec | None) -> Spec:
+    """The spec with the model of another one as its reference, which makes it the oracle, or as its candidate."""
+    if reference:
+        spec = replace(spec, reference=partial(_build, reference))
+    if candidate:
+        spec = replace(spec, candidates=(Candidate(name=candidate.name, build=partial(_build, candidate)),))
+    return spec
+
+
+def _build(spec: Spec) -> Any:
+    return spec.initialised(spec.build())
 
 
 def attribute(module: ModuleType | None, name: str) -> Any:
@@ -299,11 +313,21 @@ STEPS = (-1e-4, 1e-4)  # by which an input is moved, in units of its numbers; of
 NOT_WRITTEN = ("no autograd formula was registered", "is not implemented")  # of a backward that does not exist
 
 
-def try_model(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel, tuple[str, ...]]:
+def try_model(
+    own: OwnModel,
+    module: ModuleType | None,
+    seed: int,
+    reference: Spec | None = None,
+    candidate: Spec | None = None,
+) -> tuple[OwnModel, tuple[str, ...]]:
     """The model with the contracts that its first call shows, and these contracts in words.
 
-    The module or file holds it; None if it is saved. Raises UsageError if it cannot be built, or does not take its
-    inputs.
+    The module or file holds it; None if it is saved. If the spec of a reference is given, that model is called in its
+    place: its contracts count, and the model may need another device. The spec of a candidate gives weights to check.
+
+    Raises:
+        UsageError: it cannot be built, or does not take its inputs; or what is saved beside it has other weights.
+        SpecError: the parameters or buffers of its others have other names, shapes or dtypes.
     """
     spec, forms = spec_of(own, module)
     try:
@@ -312,27 +336,64 @@ def try_model(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnM
         raise
     except Exception as problem:  # the model's own code may raise anything
         raise UsageError(f"{own.name} cannot be built: {describe_error(problem)}") from problem
-    found = _call(spec, model, seed)
-    constants = _constants(spec, model, seed, found)
-    if constants:
-        without = _call(replace(spec, constants=tuple(constants)), model, seed)
-        if without.refused or not any(without.requires_grad.values()):
-            constants = {}  # they are not what is wrong, or nothing else has a gradient
-        else:
-            found = without
-    names = {change.subject for change in found.changes}
-    states = tuple(state for state in STATES if state in names)
-    tried_on = replace(
+    for role, other, theirs in (("reference", own.reference, reference), ("candidate", own.candidate, candidate)):
+        if other and theirs:
+            _check_weights(spec, other, theirs, f"the {role} {theirs.name} of {own.name}")
+    tried, called = spec, model
+    if reference:
+        tried = replace(reference, cases=spec.cases)
+        called = wide.prepared_reference(with_others(spec, reference, None), seed, model)
+    try:
+        found, constants = _try(tried, called, seed)
+    except UsageError as problem:
+        raise UsageError(f"the reference: {problem}" if reference else str(problem)) from problem
+    changed = {change.subject for change in found.changes}
+    names = dict(zip(_inputs(tried, called, seed), _inputs(spec, model, seed), strict=True))  # each may name them anew
+    own = replace(
         own,
         without=forms.without,
         dtype=_dtype(spec, model, seed),
         differentiable=_has_gradients(found),
-        constants=tuple(constants),
-        mutates=tuple(sorted(names & {*_inputs(spec, model, seed), *weights.parameters_of(model)})),
-        changes_state=states,
+        constants=tuple(names[name] for name in constants),
+        mutates=tuple(sorted(names.get(n, n) for n in changed & {*names, *weights.parameters_of(called)})),
+        changes_state=tuple(state for state in STATES if state in changed),
     )
-    without_gradients = (f"{name} gets no gradient: {why}" for name, why in constants.items())
-    return tried_on, (*_in_words(tried_on, forms, model, found.refused), *without_gradients)
+    without_gradients = (f"{names[name]} gets no gradient: {why}" for name, why in constants.items())
+    return own, (*_in_words(own, forms, model, found.refused, reference), *without_gradients)
+
+
+def _check_weights(spec: Spec, other: OtherModel, theirs: Spec, where: str) -> None:
+    """Refuse another model whose weights the model cannot give it, or that is saved with other ones than the model's.
+
+    `theirs` is the spec of the other model, and `where` names it in messages. Raises SpecError if the two do not have
+    the same parameters and buffers, and UsageError if one of these differs, or if the other model cannot be built.
+    """
+    model = _build(spec)
+    try:
+        made = _build(theirs)
+    except UsageError:
+        raise
+    except Exception as problem:  # the model's own code may raise anything
+        raise UsageError(f"{where} cannot be built: {describe_error(problem)}") from problem
+    held = weights.state_of(made)
+    adopt_state(made, model, where, any_width=True)
+    for name, tensor in {} if other.takes_weights else weights.state_of(made).items():
+        if not torch.equal(tensor, held[name]):
+            raise UsageError(
+                f"{where} is saved with another {name}; save both models with the same weights, or give the class of "
+                "the saved one, which takes those of the model"
+            )
+
+
+def _try(spec: Spec, model: Any, seed: int) -> tuple[evaluation.Evaluation, dict[str, str]]:
+    """What the call gives, and why an input gets no gradient, by its name."""
+    found = _call(spec, model, seed)
+    constants = _constants(spec, model, seed, found)
+    if constants:
+        without = _call(replace(spec, constants=tuple(constants)), model, seed)
+        if not without.refused and any(without.requires_grad.values()):
+            return without, constants
+    return found, {}  # they are not what is wrong, or nothing else has a gradient
 
 
 def _constants(spec: Spec, model: Any, seed: int, found: evaluation.Evaluation) -> dict[str, str]:
@@ -445,19 +506,22 @@ def _inputs(spec: Spec, model: Any, seed: int) -> dict[str, Any]:
     return _question(spec, model, seed).names
 
 
-def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str]:
+def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str, reference: Spec | None) -> list[str]:
     """The assumed contracts, a line each."""
-    words = ["the dtypes of its outputs are those of eager", *filter(None, [forms.taken])]
+    eager = f"its reference {reference.name}" if reference else "eager"
+    weighted = " with the same weights" if weights.state_of(model) else ""
+    held = f"it must give the outputs, dtypes and gradients of {eager}{weighted}"
+    words = [held if reference else "the dtypes of its outputs are those of eager", *filter(None, [forms.taken])]
     if own.dtype != "float32":
         words.append(f"it is in {own.dtype}, so it is judged without autocast")
     if isinstance(model, nn.Module) and not isinstance(model, torch.fx.GraphModule) and (mode := _training(model)):
         words.append(f"{mode}, as {'asked' if own.training else 'it is'}")
     if not own.differentiable:
-        why = f"backward raises {refused}" if refused else "no output of eager requires any"
+        why = f"backward raises {refused}" if refused else f"no output of {eager} requires any"
         words.append(f"it has no gradients, because {why}")
-    words += [f"it changes {some(own.mutates, 2)}, as eager does"] * bool(own.mutates)
+    words += [f"it changes {some(own.mutates, 2)}, as {eager} does"] * bool(own.mutates)
     for state in own.changes_state:
-        words.append(STATE_IN_WORDS.get(state, f"it changes the state {state!r} of the process, as eager does"))
+        words.append(STATE_IN_WORDS.get(state, f"it changes the state {state!r} of the process, as {eager} does"))
     if without := [mode for mode in forms.without if mode in axes.MODES]:
         words.append(f"it is {forms.kind}, which cannot be {', '.join(without)}")
     return words

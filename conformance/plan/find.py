@@ -16,10 +16,10 @@ from conformance.errors import UsageError
 from conformance.evaluate import process_state
 from conformance.own import forms
 from conformance.own.part import part_of
-from conformance.own.spec import attribute, spec_of
+from conformance.own.spec import attribute, spec_of, with_others
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import SizedModel
-from conformance.records.plan import NOTHING_GIVEN, OwnModel, SpecLocation, name_from
+from conformance.records.plan import NOTHING_GIVEN, OtherModel, OwnModel, SpecLocation, name_from
 from conformance.records.tasks import ListedModel, Listing, PlanRequest
 from zoo import Spec, SpecError, catalog
 
@@ -78,13 +78,34 @@ def spec_at(location: SpecLocation, name: str) -> Spec:
     if location.part:
         return part_of(spec_at(replace(location, part=None), location.part.model), location.part)
     if location.own:
-        return spec_of(location.own, module_of(location))[0]
+        return with_others(spec_of(location.own, module_of(location))[0], *others_of(location.own))
     own = {spec.name: spec for spec in catalog.specs_of(load(location))}
     sized = SizedModel.parse(name)
     plain = sized.model if sized else name
     if plain in own:
         return own[plain].at(sized.size) if sized else own[plain]
     return catalog.get_spec(name)
+
+
+def others_of(own: OwnModel) -> tuple[Spec | None, Spec | None]:
+    """The specs of the reference and of the candidate of a model without a spec; None for what it lacks.
+
+    Raises UsageError if a name of them is unknown, or names several models.
+    """
+    return _spec_beside("reference", own.reference, own), _spec_beside("candidate", own.candidate, own)
+
+
+def _spec_beside(role: str, other: OtherModel | None, own: OwnModel) -> Spec | None:
+    if other is None:
+        return None
+    given = replace(own, name="", thing="", saved="", library="", reference=None, candidate=None)
+    try:
+        specs = [spec for spec, _ in _find_one(other.source, given)]
+    except UsageError as problem:
+        raise UsageError(f"the {role}: {problem}") from problem
+    if len(specs) != 1:
+        raise UsageError(f"the {role}: {other.source} has {len(specs)} models; name the one that is meant")
+    return specs[0]
 
 
 def _load_file(path: Path) -> ModuleType:
@@ -139,7 +160,9 @@ def find(sources: Iterable[str], given: OwnModel = NOTHING_GIVEN) -> tuple[list[
         found = _of_the_zoo(_names_in_the_zoo("*"))
     _check_names(found)
     if given != NOTHING_GIVEN and not any(location.own for _, location in found):
-        raise UsageError("inputs, --train and --eval are for a model without a spec; every model here has one")
+        raise UsageError(
+            "inputs, --reference, --train and --eval are for a model without a spec; every model here has one"
+        )
     return list({spec.name: (spec, location) for spec, location in found}.values()), registering()
 
 

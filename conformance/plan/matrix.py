@@ -54,7 +54,7 @@ def plan(asked: PlanRequest) -> Plan:
     found = [(sized, location) for spec, location in found for sized in _as_asked(spec, asked)]
     specs = [spec for spec, _ in found]
     known_modes = modes_of_all(specs)
-    modes = choose("mode", tuple(known_modes), asked.modes, usual(known_modes))
+    modes = _chosen_modes(asked.modes, known_modes, found)
     precisions = choose("precision", tuple(PRECISIONS), asked.precisions, usual(PRECISIONS))
     present = tuple(device for device in DEVICES if not why_absent(device))
     devices = choose("device", DEVICES, asked.devices, present)
@@ -86,6 +86,12 @@ def plan(asked: PlanRequest) -> Plan:
         symptoms={name: _symptom(name) for one in cells for e in one.expect if (name := e.probe)},
         digests=digests_of_imported() | digests(found),
     )
+
+
+def _chosen_modes(asked: tuple[str, ...], known: Mapping[str, Mode], found: Iterable[find.Found]) -> tuple[str, ...]:
+    """The modes that were asked for, or the usual ones; in any case the candidates of models without a spec."""
+    candidates = (candidate.name for spec, location in found if location.own for candidate in spec.candidates)
+    return tuple(dict.fromkeys((*choose("mode", tuple(known), asked, usual(known)), *candidates)))
 
 
 def _model(spec: Spec, location: SpecLocation, devices: Sequence[str]) -> PlannedModel:
@@ -218,14 +224,15 @@ def find_specs(asked: PlanRequest) -> tuple[list[find.Found], dict[str, SpecLoca
 def try_all(specs: Sequence[find.Found], seed: int) -> tuple[list[find.Found], dict[str, tuple[str, ...]]]:
     """The same specs, those of models without one with the contracts that a call shows, and these contracts in words.
 
-    Raises UsageError if a model cannot be built, or does not take its inputs.
+    Raises UsageError if a model cannot be built, or does not take its inputs; and UsageError or SpecError if its
+    reference or candidate has other weights.
     """
     known, assumed = [], {}
     for spec, location in specs:
         if location.own is None:
             known.append((spec, location))
             continue
-        own, assumed[spec.name] = try_model(location.own, find.module_of(location), seed)
+        own, assumed[spec.name] = try_model(location.own, find.module_of(location), seed, *find.others_of(location.own))
         place = replace(location, own=own)
         known.append((find.spec_at(place, ""), place))
     return known, assumed

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated
 
 from conformance.errors import RecordError
@@ -46,6 +47,37 @@ TRAINING = {None: "", True: "train", False: "eval"}  # the words for an argument
 
 
 @dataclass(frozen=True)
+class OtherModel:
+    """A model beside one without a spec: its reference, or a candidate in its place.
+
+    Attributes:
+        source: its name as a source of a run, such as "package.module:Net"; a path is absolute.
+        takes_weights: it gets the weights of the model; otherwise it is saved, and must have them.
+    """
+
+    source: str
+    takes_weights: bool
+
+    @classmethod
+    def named(cls, source: str) -> "OtherModel":
+        """The model that a person names."""
+        place, colon, thing = source.partition(":")
+        if not Path(place).is_file():
+            return cls(source, takes_weights=True)
+        return cls(f"{Path(place).resolve()}{colon}{thing}", takes_weights=place.endswith(".py"))
+
+    @property
+    def path(self) -> str:
+        """The absolute path in its name; "" if there is none."""
+        place = self.source.partition(":")[0]
+        return place if Path(place).is_absolute() else ""
+
+    def moved(self, to: Callable[[str], str]) -> "OtherModel":
+        """The same model with another path in its name."""
+        return replace(self, source=to(self.path) + self.source[len(self.path) :]) if self.path else self
+
+
+@dataclass(frozen=True)
 class OwnModel:
     """A model without a spec, as any process can get it.
 
@@ -59,6 +91,8 @@ class OwnModel:
             describes them.
         definitions: path of the file with what a saved model needs of the caller's main module; "" for nothing.
         training: the mode to put it into, "train" or "eval"; "" for its own.
+        reference: the model that it must compute the same as; None: itself, in float64.
+        candidate: the model that is judged beside it, in a column of its own.
         without: the built-in modes and precisions that it does not exist in.
         dtype: the narrowest dtype of its floating parameters, or of its inputs if it has none.
         constants: names of the inputs that get no gradient.
@@ -74,12 +108,19 @@ class OwnModel:
     call: str = ""
     definitions: str = ""
     training: Annotated[str, one_of(("", "train", "eval"))] = ""
+    reference: OtherModel | None = None
+    candidate: OtherModel | None = None
     without: tuple[str, ...] = ()
     dtype: Annotated[str, one_of(("float32", "float16", "bfloat16"))] = "float32"
     differentiable: bool = True
     constants: tuple[str, ...] = ()
     mutates: tuple[str, ...] = ()
     changes_state: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> tuple[OtherModel, ...]:
+        """The models beside it."""
+        return tuple(filter(None, (self.reference, self.candidate)))
 
 
 NOTHING_GIVEN = OwnModel()
@@ -128,8 +169,15 @@ class SpecLocation:
     @property
     def paths(self) -> tuple[str, ...]:
         """The absolute paths of all files that it names."""
-        own = self.own
-        return tuple(filter(None, (self.file, *((own.saved, own.call, own.definitions) if own else ()))))
+        own = self.own or NOTHING_GIVEN
+        paths = (self.file, own.saved, own.call, own.definitions, *(other.path for other in own.others))
+        return tuple(filter(None, paths))
+
+    @property
+    def executed(self) -> tuple[str, ...]:
+        """The names of all code that it executes: its own, its files, and the models beside it."""
+        others = (self.own or NOTHING_GIVEN).others
+        return (self.name, *self.paths, *(other.source for other in others if not other.path))
 
     def moved(self, to: Callable[[str], str]) -> "SpecLocation":
         """The same location with other paths; `to` gives the new path of each file."""
@@ -140,6 +188,8 @@ class SpecLocation:
         own = self.own
         if own is not None:
             own = replace(own, saved=path(own.saved), call=path(own.call), definitions=path(own.definitions))
+            reference, candidate = (other and other.moved(to) for other in (own.reference, own.candidate))
+            own = replace(own, reference=reference, candidate=candidate)
         return replace(self, file=path(self.file), own=own)
 
 

@@ -321,6 +321,7 @@ def _command(plan: Plan, name: str) -> list[str]:
     places = [name if location.is_of_zoo else source, *(m.name for m in plan.modes.values() if not m.is_of_zoo)]
     words = list(dict.fromkeys(places))
     words += [word for text in own.inputs for word in ("--input", text)]
+    words += ["--reference", own.reference.source] if own.reference else []
     words += [f"--{own.training}"] if own.training else []
     words += [] if location.own or location.is_of_zoo else ["-k", name]
     words += ["--seed", str(plan.seed)] if plan.seed else []

@@ -1,6 +1,7 @@
 """Parameters with hooks, which change gradients and travel to another process."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 import conformance
 from conformance.own import spec
-from conformance.own.capture import MODEL, capture
+from conformance.own.capture import capture
 from zoo.case import Call
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
@@ -44,8 +45,8 @@ def with_a_function():
 
 def sent(model, folder):
     """The model as another process reads it, and the slopes that a call gives there and here."""
-    capture(model, Call((X,), {}), folder)
-    there = spec.builder(folder / MODEL)()
+    location = capture(model, Call((X,), {}), folder)
+    there = spec.builder(Path(location.own.saved))()
     return there, [torch.autograd.grad(m(X).square().sum(), tuple(m.parameters())) for m in (there, model)]
 
 

@@ -285,7 +285,7 @@ def test_names_and_shapes_that_do_not_fit():
     assert refused("no_such_module:Net", "2").startswith("no_such_module does not import: ModuleNotFoundError")
     assert refused("harness.own_models:X", "2").endswith("own_models.py has no X")
     told = refused("zoo.models.merge:MERGE", "2,4")
-    assert told.startswith("inputs, --train and --eval are for a model without a spec")
+    assert told.startswith("inputs, --reference, --train and --eval are for a model without a spec")
 
 
 def test_files_that_are_no_model(tmp_path, monkeypatch):

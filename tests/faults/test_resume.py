@@ -18,7 +18,7 @@ from conformance.errors import UsageError
 from conformance.judging import resuming
 from conformance.process import child
 from conformance.process.child import Ending
-from conformance.records.plan import OwnModel, SpecLocation
+from conformance.records.plan import OtherModel, OwnModel, SpecLocation
 from conformance.records.tasks import PlanRequest
 from conformance.store import run_files
 
@@ -71,6 +71,8 @@ def test_an_environment_that_has_changed_is_named(tmp_path, monkeypatch, change,
 FILE, MODULE = SpecLocation(file="/their nets.py"), SpecLocation("their.module")
 SAVED = SpecLocation("zoo.models.mlp", own=OwnModel(saved="/their.pt"))  # a module of the zoo may stand before it
 WITH_OTHERS = SpecLocation(own=OwnModel(saved="/their.pt", call="/call.pt", definitions="/main.py"))
+BESIDE = {"reference": OtherModel("their.nets:Net", takes_weights=True), "candidate": OtherModel("/new.py:Net", True)}
+HELD = SpecLocation(own=OwnModel(saved="/their.pt", **BESIDE))
 LIBRARY = SpecLocation(own=OwnModel(library="timm:test_vit?size=64"))
 
 
@@ -88,6 +90,7 @@ def planned_at(*places, **modes):
         (planned_at(FILE, mode=MODULE), ["/their nets.py", "their.module"]),
         (planned_at(SAVED, LIBRARY), ["/their.pt", "timm:test_vit?size=64"]),
         (planned_at(WITH_OTHERS), ["/their.pt", "/call.pt", "/main.py"]),
+        (planned_at(HELD), ["/their.pt", "/new.py", "their.nets:Net"]),
         (planned_at(SpecLocation("zoo.models.mlp", file="/their.py")), ["/their.py"]),
         (planned_at(SpecLocation()), [""]),
         (planned_at(SpecLocation("zoo.models.mlp")), []),

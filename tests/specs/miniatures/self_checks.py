@@ -216,6 +216,6 @@ MINIATURES = (
     gets(TABLE, "eager", "fp32", "INVALID", text=r"gradient of table at \(0, 0\) is 0.*padding\?"),
     gets(SPARSE_TWICE, "eager", "fp32", "INVALID", text=r"Jacobian mismatch: gradient of table at \(\d, 0\)"),
     gets(MISSPELT, "eager", "fp32", "INVALID", text="'weigth': no such input"),
-    gets(SCRIPTED_NARROW, "eager", "fp32", "INCONCLUSIVE", text="name the eager module as the spec's reference"),
+    gets(SCRIPTED_NARROW, "eager", "fp32", "INCONCLUSIVE", text="name the eager module as the reference"),
     gets(TRACED, "compiled", "fp32", "ERROR", text="torch.compile captures no TopLevelTracedModule"),
 )
