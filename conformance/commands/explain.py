@@ -16,7 +16,7 @@ from typing import Any
 from conformance.axes import MODES
 from conformance.commands.output import tell
 from conformance.commands.planning import ask_child, children_prepared, make_plan, refuse_changed
-from conformance.errors import ExitCode, UsageError, some, suggestion
+from conformance.errors import ExitCode, UsageError, one_line, some, suggestion
 from conformance.judging import resuming
 from conformance.judging.executor import Executor, cell_task
 from conformance.process import child, pool
@@ -301,20 +301,25 @@ def find_place(steps: Sequence[Step], judge: Callable[[Cell], Verdict], status: 
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if is_wrong(middle) else (middle + 1, high)
-    if low == len(steps):
-        return Place((f"No part shows it, up to the end of `{steps[-1].end.path}`: it is what the model does beside.",))
-    end, stage = steps[low].end, _stage(found[low])
-    said = [f"{end} is the first module that is wrong{', ' * bool(stage)}{stage}: {found[low].text}"]
-    if low:
-        said.append(f"Up to the end of `{steps[low - 1].end.path}`, forward and backward are right.")
-    beyond = (max(number for number, verdict in found.items() if verdict.status in shown) + len(steps)) // 2
-    if beyond not in found:
-        is_wrong(beyond)
+    if low < len(steps):
+        beyond = (max(number for number, verdict in found.items() if verdict.status in shown) + len(steps)) // 2
+        if beyond not in found:
+            is_wrong(beyond)
     unsure = [n for n, verdict in found.items() if verdict.status not in (*shown, *(("PASS",) if n < low else ()))]
-    said += [
-        f"This is not sure: up to the end of {steps[n].end}, the verdict is {found[n].status}." for n in sorted(unsure)
-    ]
-    return Place(tuple(said), end, stage)
+    doubts = [f"Up to the end of {steps[n].end}, the verdict is {_in_words(found[n])}" for n in sorted(unsure)]
+    if doubts:
+        doubts[0] = f"This is not sure. {doubts[0]}"
+    if low == len(steps):
+        said = f"No part shows it, up to the end of `{steps[-1].end.path}`: it is what the model does beside."
+        return Place((said, *doubts))
+    end, stage = steps[low].end, _stage(found[low])
+    said = f"{end} is the first module at whose end the model is wrong{', ' * bool(stage)}{stage}: {found[low].text}"
+    right = f"At the end of {steps[low - 1].end} it is right: the fault lies between the two."
+    return Place((said, *[right] * bool(low), *doubts), end, stage)
+
+
+def _in_words(verdict: Verdict) -> str:
+    return f"{verdict.status}{': ' * bool(verdict.text)}{one_line(verdict.text)}."
 
 
 def _stage(verdict: Verdict) -> str:
@@ -369,7 +374,7 @@ def _advice(cell: Cell, place: Place, rungs: Sequence[Rung], found: Mapping[str,
     """In which stage and module the fault begins, and with which switches it is gone, a sentence each."""
     wrong = {rung.cell: found[rung.cell.id].status not in NO_FAULT for rung in rungs}
     first = next((rung.cell.mode for rung in rungs if rung.kind == "stage" and wrong[rung.cell]), "")
-    where = f" in {place.end}{', ' * bool(place.stage)}{place.stage}" if place.end else ""
+    where = f", before the end of {place.end}{', ' * bool(place.stage)}{place.stage}" if place.end else ""
     if first == "eager":
         right = [rung.cell.precision for rung in rungs if rung.kind == "beside" and not wrong[rung.cell]]
         alone = f"; the same in {' and '.join(right)} is right" if right else ""

@@ -12,7 +12,7 @@ from conformance.records.explained import Exit
 from conformance.records.plan import SpecLocation
 
 NETS = str(ROOT / "tests" / "specs" / "planted_nets.py")
-FORWARD, BACKWARD = "first module that is wrong, in forward", "first module that is wrong, in backward"
+FORWARD, BACKWARD = "at whose end the model is wrong, in forward", "at whose end the model is wrong, in backward"
 PLANTED = {
     "right[wrong_value-fp32-cpu]": (FORWARD, "begins with wrong_value", "Inductor computes the same rightly"),
     "right[wrong_gradient-fp32-cpu]": (BACKWARD, "begins with wrong_gradient"),
@@ -127,11 +127,11 @@ def test_a_fault_that_no_part_shows_lies_beside_them():
 def test_a_search_that_is_not_monotone_says_so():
     place, _ = searched({0, 1, 2, 3, 4, 5})
     assert any(
-        "This is not sure: up to the end of `part 7` (Linear), the verdict is PASS" in said for said in place.said
+        "This is not sure. Up to the end of `part 7` (Linear), the verdict is PASS: so." in said for said in place.said
     )
 
 
 def test_a_part_that_cannot_be_judged_is_named():
     place, _ = searched(set(range(7, 10)), unjudged={5})
     assert place.end.path == "part 7"
-    assert any("up to the end of `part 5` (Linear), the verdict is INVALID" in said for said in place.said)
+    assert any("Up to the end of `part 5` (Linear), the verdict is INVALID: so." in said for said in place.said)
