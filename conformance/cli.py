@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from conformance import __version__
-from conformance.commands import bisect, expect, explain, judging, probes, run, stored
+from conformance.commands import bisect, expect, explain, judging, probes, repro, run, stored
 from conformance.commands.output import COLOURS, choose_colour, say
 from conformance.errors import ExitCode, MachineError, UsageError, suggestion
 from conformance.judging import declarations
@@ -85,6 +85,14 @@ def _add_commands_on_runs(commands: argparse._SubParsersAction[_Parser]) -> None
     declare.add_argument("action", choices=["record"], metavar="record")
     declare.add_argument("run", type=Path, metavar="RUN")
     declare.add_argument("file", type=Path, metavar="FILE", help="entries are added to it; it is made if there is none")
+    script = commands.add_parser("repro", help="write a script of torch alone that shows why a cell is red")
+    script.add_argument("run", type=Path, metavar="RUN")
+    script.add_argument("cell", metavar="CELL", help="MODEL[MODE-PRECISION-DEVICE]")
+    script.add_argument(
+        "sources", nargs="*", metavar="SOURCE", help="of the cell, if it is not of the zoo: it is executed"
+    )
+    script.add_argument("--into", type=Path, metavar="FILE", help="the script; default: named after the cell, here")
+    script.add_argument("--issue", action="store_true", help="print a text in Markdown, for an issue")
     join = commands.add_parser("merge", help="join the shards of one plan into one run")
     join.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the run of a shard")
     join.add_argument("--into", type=Path, metavar="FOLDER", required=True, help="the joined run; it must not exist")
@@ -233,7 +241,7 @@ def _number(kind: Callable[[str], NumberT], text: str, least: NumberT, most: Num
 
 # Runs the command that the line names.
 
-NEED_TORCH = ("run", "bench", "list", "probes", "bisect", "explain")
+NEED_TORCH = ("run", "bench", "list", "probes", "bisect", "explain", "repro")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -287,6 +295,7 @@ def _look(options: argparse.Namespace) -> int:
         "show": lambda: stored.show_run(options.run, markdown=options.md, xml=options.junitxml, html=options.html),
         "explain": lambda: explain.explain(options.words),
         "expect": lambda: expect.record(options.run, options.file),
+        "repro": lambda: repro.hand_out(options.run, options.cell, options.sources, options.into, issue=options.issue),
         "merge": lambda: stored.merge_shards(tuple(options.runs), options.into, any_cpu=options.any_cpu),
         "diff": lambda: stored.show_changes(
             options.before, options.after, markdown=options.md, json=options.json, html=options.html

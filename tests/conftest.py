@@ -26,7 +26,7 @@ conformance/cell/test_verdicts.py
 conformance/commands/test_bisect.py conformance/commands/test_expect.py
 conformance/commands/test_github.py conformance/commands/test_kept_references.py
 conformance/commands/test_listing.py conformance/commands/test_probes.py conformance/commands/test_shards.py
-conformance/commands/test_usage.py
+conformance/commands/test_usage.py conformance/commands/test_repro.py
 conformance/cuda/test_stand_in.py conformance/figures/test_timed_run.py conformance/gates/test_certainty.py
 conformance/measure/test_footprint.py
 conformance/derivatives/test_stopped_gradients.py

@@ -130,10 +130,11 @@ def register_backend(name: str, backend: str | Compiler) -> Mode:
     """
     if not isinstance(backend, str) and not callable(backend):
         raise UsageError(f"backend {name!r}: want the name of a backend or a function, got {backend!r}")
-    return register_mode(name, partial(_compiled_by, name, backend), needs_cpp=backend == "inductor")
+    return register_mode(name, partial(compiled_by, name, backend), needs_cpp=backend == "inductor")
 
 
-def _compiled_by(name: str, backend: str | Compiler, model: Any) -> Prepared:
+def compiled_by(name: str, backend: str | Compiler, model: Any) -> Prepared:
+    """A model under a backend of `torch.compile`, with the proof that its graphs ran."""
     runs = Runs(f"a graph of {name}")
     return runs.prepared(torch.compile(model, backend=runs.compiler(backend), dynamic=False))
 

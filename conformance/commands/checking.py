@@ -13,6 +13,7 @@ from pathlib import Path
 from conformance.commands.explain import explain_cell
 from conformance.commands.planning import children_prepared, make_plan
 from conformance.commands.progress import Progress, Ticker, expected_seconds
+from conformance.commands.repro import reproduce
 from conformance.commands.stored import exit_code
 from conformance.errors import ExitCode, StoreError, UsageError
 from conformance.judging.executor import Executor
@@ -175,6 +176,24 @@ class Report:
             raise UsageError(f"{path} exists; name a folder that does not") from None
         return path
 
+    def repro(self, cell: str) -> Path:
+        """Write a script of torch alone that shows why a cell is red, as `conformance repro` does.
+
+        Args:
+            cell: id of the cell, such as "gate[scripted-amp_fp16-cpu]".
+
+        Returns:
+            The path of the script, in the working folder.
+
+        Raises:
+            UsageError: there is no such cell, it is not red, or the script does not show it.
+            MachineError: the machine failed.
+        """
+        made = reproduce(self._contents, cell)
+        if made.path is None:
+            raise UsageError(f"{cell}: its script did not show the fault; it printed: {made.printed}")
+        return made.path
+
     def raise_if_failed(self) -> None:
         """Raise an error if a cell is red.
 
@@ -201,7 +220,8 @@ def _copy_run(contents: run_files.Contents, old: Path, new: Path) -> None:
     plan = contents.plan
     modes = {name: place.moved(moved) for name, place in plan.modes.items()}
     models = {name: replace(model, location=model.location.moved(moved)) for name, model in plan.models.items()}
-    run_files.create(new, replace(plan, models=models, modes=modes))
+    digests = {moved(path): digest for path, digest in plan.digests.items()}
+    run_files.create(new, replace(plan, models=models, modes=modes, digests=digests))
     try:
         shutil.copytree(old, kept)
     except OSError as problem:

@@ -63,8 +63,8 @@ def explain(words: Sequence[str]) -> ExitCode:
         folder = Path(words[0])
         contents = run_files.read(folder)
         verdict = find_verdict(contents, name)
-        plan = _cut_to(contents.plan, name)
-        resuming.refuse_unnamed(folder, plan, sources, resuming.explaining(folder, plan, name))
+        plan = cut_to(contents.plan, name)
+        resuming.refuse_unnamed(folder, plan, sources, resuming.of_cell("explain", folder, plan, name))
         refuse_changed(folder, plan)
     tell(explanation(plan, verdict))
     return ExitCode.OK
@@ -80,7 +80,7 @@ def _plan_cell(name: str, sources: tuple[str, ...]) -> Plan:
     known = [planned.id for planned in plan.cells]
     if name not in known:
         raise UsageError(f"there is no cell {name}{suggestion(name, known)}")
-    return _cut_to(plan, name)
+    return cut_to(plan, name)
 
 
 def find_verdict(contents: run_files.Contents, name: str) -> Verdict:
@@ -104,10 +104,10 @@ def explain_cell(contents: run_files.Contents, name: str) -> str:
         UsageError: the run has no such cell, or has not judged it.
         MachineError: the machine failed.
     """
-    return explanation(_cut_to(contents.plan, name), find_verdict(contents, name))
+    return explanation(cut_to(contents.plan, name), find_verdict(contents, name))
 
 
-def _cut_to(plan: Plan, name: str) -> Plan:
+def cut_to(plan: Plan, name: str) -> Plan:
     """The plan of one cell alone."""
     cells = tuple(one for one in plan.cells if one.id == name)
     modes = {mode: place for mode, place in plan.modes.items() for one in cells if mode == one.cell.mode}

@@ -18,9 +18,9 @@ def command(folder: Path, plan: Plan) -> str:
     return shlex.join(["conformance", "run", *_sources(plan), "--resume", str(folder)])
 
 
-def explaining(folder: Path, plan: Plan, cell: str) -> str:
-    """The words for a shell that explain a cell of a run, whose plan is cut to this cell."""
-    return shlex.join(["conformance", "explain", str(folder), cell, *_sources(plan)])
+def of_cell(asked: str, folder: Path, plan: Plan, cell: str) -> str:
+    """The words for a shell of a command, such as "explain", on a cell of a run, whose plan is cut to this cell."""
+    return shlex.join(["conformance", asked, str(folder), cell, *_sources(plan)])
 
 
 def refuse_unnamed(folder: Path, plan: Plan, named: Collection[str], again: str) -> None:

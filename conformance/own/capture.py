@@ -223,11 +223,11 @@ class Definitions:
         return "\n\n".join([*future, *self.lines]) + "\n"
 
     def _add(self, name: str, value: Any) -> None:
-        own = [statement for statement in self._all() if name in _names_defined(statement)]
+        own = [statement for statement in self._all() if name in names_defined(statement)]
         imports = [statement for statement in own if isinstance(statement, ast.Import)]
         if isinstance(value, ModuleType):
             self.lines += map(ast.unparse, imports) if imports else [f"import {value.__name__} as {name}"]
-        elif home := _home(value):
+        elif home := home_of(value):
             self.lines.append(f"{name} = __import__('operator').attrgetter({home[1]!r})(")
             self.lines[-1] += f"__import__('importlib').import_module({home[0]!r}))"
         elif own and isinstance(own[-1], DEFINES):
@@ -242,13 +242,13 @@ class Definitions:
     def _register(self, name: str) -> None:
         """Add the statements that register something for a name, such as the backward of a custom operator."""
         for statement in self._all():
-            if name in _registered_names(statement):
+            if name in names_registered(statement):
                 self._write(statement)
 
     def _write(self, statement: ast.stmt) -> None:
         """A statement, after the definitions of the names in it."""
         text = ast.unparse(statement)
-        self.add(_names(statement))
+        self.add(names_in(statement))
         if text not in self.lines:
             self.lines.append(text)
 
@@ -282,7 +282,7 @@ def _parse(file: str) -> list[ast.stmt]:
         return []
 
 
-def _names(node: ast.AST) -> list[str]:
+def names_in(node: ast.AST) -> list[str]:
     """The global names to which a statement or an expression refers, its functions included."""
 
     def used(table: symtable.SymbolTable) -> Iterator[str]:
@@ -294,17 +294,17 @@ def _names(node: ast.AST) -> list[str]:
     return sorted(set(used(symtable.symtable(ast.unparse(node), "<definitions>", "exec"))))
 
 
-def _registered_names(statement: ast.stmt) -> set[str]:
+def names_registered(statement: ast.stmt) -> set[str]:
     """The names in the calls that register something: those of the statement, or of its decorators."""
     if isinstance(statement, DEFINES):
         calls: list[ast.expr] = statement.decorator_list
     else:
         calls = [statement.value] if isinstance(statement, ast.Expr) else []
     registering = [c for c in calls if "register" in ast.unparse(c.func if isinstance(c, ast.Call) else c)]
-    return {name for call in registering for name in _names(call)}
+    return {name for call in registering for name in names_in(call)}
 
 
-def _names_defined(statement: ast.stmt) -> list[str]:
+def names_defined(statement: ast.stmt) -> list[str]:
     """The names that a statement defines."""
     if isinstance(statement, DEFINES):
         return [statement.name]
@@ -323,7 +323,7 @@ def _codes(value: Any) -> Iterable[Any]:
                 yield code
 
 
-def _home(value: Any) -> tuple[str, str] | None:
+def home_of(value: Any) -> tuple[str, str] | None:
     """Module and name from which a value can be imported; None if it has no such place, or is of the main module."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", getattr(value, "__name__", None))
     if not isinstance(module, str) or not isinstance(name, str) or module == MAIN:

@@ -6,7 +6,7 @@ from typing import Annotated, Generic, TypeVar
 
 from conformance.axes import MODES
 from conformance.records import convert, measurements
-from conformance.records.cell import STATUSES, Cell, Observation
+from conformance.records.cell import STATUSES, Cell, Discrepancy, Observation
 from conformance.records.plan import NOTHING_GIVEN, Environment, OwnModel, Plan, SpecLocation
 from zoo.expect import Expect
 
@@ -180,6 +180,31 @@ class TimingTask:
 
 
 @dataclass(frozen=True)
+class ReproTask:
+    """Write a script that shows why a cell is red.
+
+    Attributes:
+        verdict: the verdict, in words.
+        fault: the tensor that the verdict names, with the measure of the gate alone; None if the cell raised or died.
+        error: the type of the exception that it raised; "" if it died.
+        script: path of the script; what seeds do not give lies beside it.
+    """
+
+    cell: CellTask
+    verdict: str
+    fault: Discrepancy | None
+    error: str
+    script: str
+
+
+@dataclass(frozen=True)
+class ReproResult:
+    """That it was written, and why the script imports the model; "" if it holds its source."""
+
+    imports: str = ""
+
+
+@dataclass(frozen=True)
 class CeilingsTask:
     """Measure the highest rates of a device at these precisions."""
 
@@ -195,6 +220,7 @@ CELL = Target("conformance.cell.observe:observe", CellTask, Observation)
 TIMING = Target("conformance.measure.side_by_side:observe", TimingTask, measurements.Timing)
 FOOTPRINT = Target("conformance.measure.costs:count", CellTask, measurements.Footprint)
 COMPILE = Target("conformance.measure.costs:time_compilation", CompileTask, measurements.CompileRun)
+REPRO = Target("conformance.cell.repro:write", ReproTask, ReproResult)
 CEILINGS = Target("conformance.measure.ceilings:observe", CeilingsTask, measurements.Ceilings)
 
 
