@@ -21,7 +21,7 @@ from conformance.process import child_side
 from conformance.records.cell import Discrepancy
 from conformance.records.explained import Exit, Look, Numbers
 from conformance.records.tasks import CellTask
-from conformance.verdict import VALUES
+from conformance.verdict import VALUES, failed_gate
 from zoo import Case
 
 OURS = (Path(__file__).parents[1], Path(torch.__file__).parent)  # where no line of a person's model is
@@ -33,18 +33,40 @@ def look(task: CellTask, process: child_side.ChildProcess) -> Look:
     Raises:
         Whatever the model raises when it is built.
     """
+    session = open_task(task, process)
     found: list[Numbers] = []
+    steps: list[str] = []
 
     def note(y: Any, criteria: TensorCriteria, again: Any, fault: str, drawn: Sequence[Any]) -> Discrepancy:
         seen = compare.compare(y, criteria, again, fault, drawn)
         found.append(_numbers(y, criteria, seen))
+        if session.spec.fit is not None and y is not None and failed_gate(seen):
+            steps.extend(_first_step(y, criteria))
         return seen
 
     if task.reference:
         observe.observe(task, process, note)
-    session = open_task(task, process)
     exits, first = _walk(session, session.cases[0])
-    return Look(tuple(sorted(found, key=lambda one: -one.margin)), exits, first)
+    said = (*steps, *filter(None, [first]))
+    return Look(tuple(sorted(found, key=lambda one: -one.margin)), () if session.spec.fit else exits, said)
+
+
+def _first_step(y: torch.Tensor, criteria: TensorCriteria) -> Iterator[str]:
+    """Which number of a curve, such as the losses of a training, is the first that is wrong.
+
+    The budget of one element finds it, or if the error is small and grows, those of the whole tensor.
+    """
+    oracle, budget = criteria.reference.oracle, criteria.budget
+    if criteria.tensor.kind != "output" or y.dim() != 1 or tuple(y.shape) != oracle.shape or not oracle.is_rounded:
+        return
+    values, size = y.detach().cpu().double(), oracle.reals.abs()
+    allowed = budget.point * (size + oracle.rms), budget.norm / (oracle.norm or 1.0) * size, budget.gain * size
+    wrong = [((values - oracle.reals).abs() > most).nonzero().flatten().tolist() for most in allowed]
+    for step in next(filter(None, wrong), [])[:1]:
+        yield (
+            f"Step {step} is the first of {criteria.tensor} that is wrong: {float(values[step]):.6g}, in float64 "
+            f"{float(oracle.reals[step]):.6g}."
+        )
 
 
 def _numbers(y: torch.Tensor | None, criteria: TensorCriteria, seen: Discrepancy) -> Numbers:
@@ -146,15 +168,15 @@ def _walk(session: CellSession, case: Case) -> tuple[tuple[Exit, ...], str]:
     """The ends of the modules in eager's forward, and where it first gives an infinity, at the cell's precision."""
     model = session.build()
     question = replace(session.question(case, model), second=False, stacked=None, forward_mode=False)
-    ended: list[str] = []
+    ended: dict[str, str] = {}
     inside: list[str] = []
     parts = dict(_parts_of(model)) if isinstance(model, torch.nn.Module) else {}
     watch = _FirstInfinity(inside)
     with suppress(Exception), _noting(parts, ended, inside), watch:  # the verdict has told what the model raises
         evaluation.evaluate(model, model, question)
     exits = tuple(
-        Exit(path, type(parts[path]).__name__, _line_of(parts[path]), _outermost(ended[: number + 1]))
-        for number, path in enumerate(ended)
+        Exit(path, type(parts[path]).__name__, _line_of(parts[path]), dtype, _outermost([*ended][: number + 1]))
+        for number, (path, dtype) in enumerate(ended.items())
     )
     return exits, watch.said
 
@@ -168,19 +190,19 @@ def _parts_of(model: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, t
 
 
 @contextmanager
-def _noting(parts: dict[str, torch.nn.Module], ended: list[str], inside: list[str]) -> Iterator[None]:
-    """Note the modules that are running, and those that have returned, in order, each once."""
+def _noting(parts: dict[str, torch.nn.Module], ended: dict[str, str], inside: list[str]) -> Iterator[None]:
+    """Note the modules that are running, and those that have returned, in order, each once with its dtype."""
     names = {id(part): path for path, part in reversed(parts.items())}
 
     def enter(module: Any, _: Any) -> None:
         if id(module) in names:
             inside.append(names[id(module)])
 
-    def leave(module: Any, _: Any, __: Any) -> None:
+    def leave(module: Any, _: Any, output: Any) -> None:
         if id(module) in names:
             inside.pop()
-            if names[id(module)] not in ended:
-                ended.append(names[id(module)])
+            dtypes = [compare.name_of(leaf.dtype) for leaf in leaves_of(output) if isinstance(leaf, torch.Tensor)]
+            ended.setdefault(names[id(module)], dtypes[0] if dtypes else "")
 
     with ExitStack() as hooks:
         hooks.enter_context(torch.nn.modules.module.register_module_forward_pre_hook(enter))

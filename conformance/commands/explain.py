@@ -20,7 +20,7 @@ from conformance.errors import ExitCode, UsageError, one_line, some, suggestion
 from conformance.judging import resuming
 from conformance.judging.executor import Executor, cell_task
 from conformance.process import child, pool
-from conformance.records.cell import STATUSES, Cell, Verdict, case_of
+from conformance.records.cell import STATUSES, Cell, Verdict, case_of, mode_of
 from conformance.records.explained import COMPILED, LOOK, MENDING, SCRIPTED, SCRIPTED_PARTS, STAGES, Exit, Look, Numbers
 from conformance.records.plan import Part, Plan, PlannedCell, SpecLocation
 from conformance.records.tasks import PACKAGE, READ_PROBES, PlanRequest, ProbesRequest
@@ -168,7 +168,7 @@ def explanation(plan: Plan, verdict: Verdict) -> str:
     cell = plan.cells[0].cell
     with _folder_of(plan) as folder:
         rungs = [] if verdict.status in (*NO_FAULT, *UNSEARCHED) else _rungs(cell)
-        seen = Look((), (), "") if verdict.status in UNSEARCHED else _look(_widened(plan, rungs, ()), folder)
+        seen = Look((), (), ()) if verdict.status in UNSEARCHED else _look(_widened(plan, rungs, ()), folder)
         blocks = [f"{STATUSES[verdict.status].glyph} {verdict.cell}  {verdict.status}  {verdict.text}".rstrip()]
         blocks += [_numbers_text(seen.numbers)] if seen.numbers else []
         if not rungs:
@@ -190,7 +190,7 @@ def explanation(plan: Plan, verdict: Verdict) -> str:
     place = found.pop(PLACE)
     mended = [rung for rung in rungs if rung.kind == "mending" and found[rung.cell.id].status in NO_FAULT]
     known = [*_declared(verdict), *_known_faults(mended, cell.device)]
-    said = [*place.said, *filter(None, [seen.not_finite])]
+    said = [*place.said, *seen.said, *_dtype_in_eager(verdict, seen.exits)]
     blocks += [
         _ladder_text(rungs, found),
         "\n".join(["The place", *said]),
@@ -205,7 +205,7 @@ def _look(plan: Plan, folder: Path) -> Look:
     path = Executor(plan, folder).reference(planned.cell.model)
     task = cell_task(plan, planned.cell, path if isinstance(path, Path) else None)
     task = replace(task, left_out=planned.left_out, plain=True)
-    return child.run(LOOK, task, deadline=plan.deadline).result or Look((), (), "")
+    return child.run(LOOK, task, deadline=plan.deadline).result or Look((), (), ())
 
 
 def _other_cases(plan: Plan, verdict: Verdict) -> tuple[str, ...]:
@@ -289,7 +289,7 @@ def find_place(steps: Sequence[Step], judge: Callable[[Cell], Verdict], status: 
         status: the status of a verdict that shows the fault.
     """
     if not steps:
-        return Place(("The model has no modules inside that can be judged alone.",))
+        return Place(("No part of it can be judged alone: it has no modules inside, or it is a training.",))
     found: dict[int, Verdict] = {}
     shown = (status, "FAIL") if status == "ERROR" else (status,)
 
@@ -320,6 +320,24 @@ def find_place(steps: Sequence[Step], judge: Callable[[Cell], Verdict], status: 
 
 def _in_words(verdict: Verdict) -> str:
     return f"{verdict.status}{': ' * bool(verdict.text)}{one_line(verdict.text)}."
+
+
+def _dtype_in_eager(verdict: Verdict, exits: Sequence[Exit]) -> Iterator[str]:
+    """Where eager first gives the dtype that is not asked for, and keeps it."""
+    named = named_failure(verdict)
+    if not (named and named[1].gate == "dtype" and exits and mode_of(verdict.cell) == "eager"):
+        return
+    beside = [end for end in exits if _parent(end) == _parent(exits[-1])]
+    other = [number for number, end in enumerate(beside) if end.dtype != named[0].dtype]
+    first = beside[other[-1] + 1 :] if other else beside
+    where = (
+        f"From the end of {first[0]} on" if first else f"After the end of {exits[-1]}, which gives {exits[-1].dtype},"
+    )
+    yield f"{where} the dtype is {named[0].dtype}."
+
+
+def _parent(end: Exit) -> str:
+    return end.path.rpartition(".")[0]
 
 
 def _stage(verdict: Verdict) -> str:

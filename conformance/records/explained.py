@@ -63,12 +63,14 @@ class Exit:
     Attributes:
         path, kind: name of the module, and of its class.
         line: file and line of its forward; "" if it is torch's own.
+        dtype: of the first tensor that it returns in eager, at the cell's precision; "" if it returns none.
         done: the modules that have returned by then and are in no other of them; the last one is this module.
     """
 
     path: str
     kind: str
     line: str
+    dtype: str
     done: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -82,13 +84,14 @@ class Look:
 
     Attributes:
         numbers: of each tensor, worst first.
-        exits: the ends of the modules, in the order of eager's forward.
-        not_finite: where eager, at the cell's precision, first gives an infinity or NaN; "" if it does not.
+        exits: the ends of the modules, in the order of eager's forward; none of a training.
+        said: a sentence each: where eager, at the cell's precision, first gives an infinity or NaN, and which step of a
+            training is the first that is wrong.
     """
 
     numbers: tuple[Numbers, ...]
     exits: tuple[Exit, ...]
-    not_finite: str
+    said: tuple[str, ...]
 
 
 LOOK = Target("conformance.cell.look:look", CellTask, Look)

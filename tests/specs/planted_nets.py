@@ -90,6 +90,17 @@ class Overflowing(Block):
         return super().forward(x) + 2.0**-24 * (self.linear(2.0**12 * x) * 64.0).mean(-1, keepdim=True)
 
 
+class AsFloat32(nn.Module):
+    """A linear layer whose output float32 makes of every sum behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.linear(x).float()
+
+
 class WrongBackward(Function):
     """sin, with half of its derivative."""
 
@@ -183,3 +194,4 @@ LOW_VALUE = _spec("low_value", lambda: Net(lambda: Low(1.0625, 1.0)))
 LOW_GRADIENT = _spec("low_gradient", lambda: Net(lambda: Low(1.0, 1.25)))
 OVERFLOWING = _spec("overflowing", lambda: Net(Overflowing))
 MISLED = _spec("misled", lambda: Net(Misled))
+LATE = _spec("late", lambda: nn.Sequential(nn.Linear(8, 8), AsFloat32(), nn.Tanh()), dtypes="follows")

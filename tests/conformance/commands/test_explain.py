@@ -1,5 +1,7 @@
 """`conformance explain` names the module and the stage that are wrong, and what it says is what is so."""
 
+import re
+
 import pytest
 import torch
 from harness.command import ROOT, conformance, run_folder
@@ -62,6 +64,21 @@ def test_of_a_green_cell_it_says_how_far_it_is_from_red(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_first_wrong_step_of_a_training_is_named(tmp_path):
+    training = str(ROOT / "tests" / "specs" / "training_specs.py")
+    code, told = conformance(tmp_path, "explain", "hasty[eager-amp_bf16-cpu]", training)
+    assert code == 0, told
+    assert "Step 1 is the first of output that is wrong: " in told  # the first step is taken with too large a rate
+
+
+@pytest.mark.slow
+def test_of_a_wrong_dtype_in_eager_the_first_module_that_gives_it_is_named(tmp_path):
+    code, told = conformance(tmp_path, "explain", "late[eager-amp_bf16-cpu]", NETS)
+    assert code == 0, told
+    assert re.search(r"From the end of `1` \(AsFloat32, planted_nets.py:\d+\) on the dtype is float32\.", told), told
+
+
+@pytest.mark.slow
 def test_the_switch_that_mends_a_known_fault_and_its_issue_are_named(tmp_path):
     code, told = conformance(tmp_path, "explain", "float32_island[compiled-amp_bf16-cpu]")
     assert code == 0, told
@@ -105,7 +122,11 @@ def searched(wrong, unjudged=()):
         return Verdict(cell.id, "FAIL" if number in wrong else "INVALID" if number in unjudged else "PASS", "so")
 
     steps = [
-        Step(Cell(str(n), "eager", "fp32", "cpu"), Exit(f"part {n}", "Linear", "", (f"part {n}",)), SpecLocation())
+        Step(
+            Cell(str(n), "eager", "fp32", "cpu"),
+            Exit(f"part {n}", "Linear", "", "float32", (f"part {n}",)),
+            SpecLocation(),
+        )
         for n in range(10)
     ]
     return find_place(steps, judge, "FAIL"), judged
