@@ -259,9 +259,16 @@ class _Script:
             draws = process_state.DRAWS in session.spec.changes_state
             return MODES[mode.name].replace("{options}", ', options={"fallback_random": True}' * draws)
         if backend := self._backend():
-            named = repr(backend) if isinstance(backend, str) else self.source.name(backend)
+            named = repr(backend) if isinstance(backend, str) else self._registered(backend)
             return f"lambda model: torch.compile(model, backend={named}, dynamic=False)"
-        return self.source.name(mode.prepare)
+        return self._registered(mode.prepare)
+
+    def _registered(self, thing: Any) -> str:
+        """An expression for what registers the mode: its name, or what its source says, as of what a function makes."""
+        try:
+            return self.source.name(thing)
+        except NotWrittenError:
+            return self.source.registered(self.session.mode.name, find.load(self.task.cell.sources[0]))
 
     def _backend(self) -> Any:
         """The backend of `torch.compile` of a mode that `register_backend` has registered; None of another mode."""

@@ -31,6 +31,7 @@ class Runs:  # in the place of conformance.Runs, which counts
     def __init__(self, what):
         self.counted = self.compiler = self.prepared = lambda call, *_: call""",
 }
+REGISTERING = ("register_mode", "register_backend")
 LITERALS = (bool, int, float, str, type(None), torch.dtype)
 
 
@@ -102,6 +103,16 @@ class Source:
             given += [f"{name}={self._argument(one)}" for name, one in build.keywords.items()]
             build = build.func
         return f"{self.name(build)}({', '.join(given)})"
+
+    def registered(self, mode: str, module: ModuleType) -> str:
+        """The expression that a module registers as a mode of that name; NotWrittenError if none of its top does."""
+        for call in (node for statement in _statements(module) for node in ast.walk(statement)):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in REGISTERING:
+                named = [*call.args, *(None, None)]
+                if isinstance(named[0], ast.Constant) and named[0].value == mode and named[1] is not None:
+                    self._add_names(named[1], module)
+                    return ast.unparse(named[1])
+        raise NotWrittenError(f"{module.__name__} registers {mode} in no statement of its own")
 
     def _argument(self, value: Any) -> str:
         return self.name(value) if isinstance(value, (type, FunctionType)) else literal(value)
