@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -107,11 +107,9 @@ class Source:
     def registered(self, mode: str, module: ModuleType) -> str:
         """The expression that a module registers as a mode of that name; NotWrittenError if none of its top does."""
         for call in (node for statement in _statements(module) for node in ast.walk(statement)):
-            if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in REGISTERING:
-                named = [*call.args, *(None, None)]
-                if isinstance(named[0], ast.Constant) and named[0].value == mode and named[1] is not None:
-                    self._add_names(named[1], module)
-                    return ast.unparse(named[1])
+            if _registers_mode(call) and [ast.unparse(one) for one in call.args[:1]] == [repr(mode)]:
+                self._add_names(call.args[1], module)
+                return ast.unparse(call.args[1])
         raise NotWrittenError(f"{module.__name__} registers {mode} in no statement of its own")
 
     def _argument(self, value: Any) -> str:
@@ -139,7 +137,11 @@ class Source:
         else:
             self._write(statement, module)
             for other in _statements(module):
-                if name in names_registered(other) and other is not statement:
+                if (
+                    name in names_registered(other)
+                    and other is not statement
+                    and not _registers_mode(getattr(other, "value", other))
+                ):
                     self._write(other, module)
 
     def _add_import(self, name: str, statement: ast.Import | ast.ImportFrom, module: ModuleType) -> None:
@@ -196,6 +198,12 @@ class Source:
         depth = 0 if of_file else place.count(".") + (file.stem == "__init__")
         self.folders[str(file.parents[depth])] = None
         self.imports[f"from {place} import {name}"] = None
+
+
+def _registers_mode(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Whether it is a call that registers a mode, with its name and what makes it."""
+    named = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in REGISTERING
+    return named and len(node.args) == len(("name", "prepare"))  # type: ignore[attr-defined]
 
 
 def literal(value: Any) -> str:
