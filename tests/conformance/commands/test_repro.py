@@ -14,7 +14,7 @@ from harness.command import ROOT, conformance, python, run_folder
 from conformance.store import run_files
 
 SOURCE = ROOT / "tests" / "specs" / "reproduced.py"
-OWN_MODES = "value dtype raising nan gradient buffer serving stale rows closure dying".split()
+OWN_MODES = "value dtype raising nan gradient buffer serving stale rows closure unnamed dying".split()
 SHOWN = {  # what the script of a cell prints; and what to put in the place of what, so that it is right
     "net[value-fp32-cpu]": ("relative error in the norm: value 0.1, eager ", "1.1 * y", "y"),
     "net[value-amp_bf16-cpu]": ("relative error in the norm: value 0.", "1.1 * y", "y"),
@@ -27,6 +27,7 @@ SHOWN = {  # what the script of a cell prints; and what to put in the place of w
     "net[stale-fp32-cpu]": ("relative error in the norm: stale ", "(first - model.head.bias)", "0 * first"),
     "net[rows-fp32-cpu]": ("relative error in the norm: rows 0.01, eager ", "1.01 * ", "1.0 * "),
     "net[dying-fp32-cpu]": ("the process ended with -6", "os.abort()", "0"),
+    "net[closure-fp32-cpu]": ("relative error in the norm: closure 0.01, eager ", "closure(1.01)", "closure(1.0)"),
     "branching[scripted-fp32-cpu]": ("relative error in the norm: scripted 0.01, eager ", "1.01 * y", "y"),
     "forgetful[eager-amp_bf16-cpu]": ("gradient of bias: relative error in the norm: eager 0.", "[:-1]", "[:]"),
     "forgetful[eager-amp_fp16-cpu]": ("gradient of bias: relative error in the norm: eager 0.", "[:-1]", "[:]"),
@@ -39,7 +40,7 @@ def run(tmp_path_factory):
     modes = [f"--mode={mode}" for mode in ("eager", "scripted", *OWN_MODES)]
     precisions = [f"--precision={name}" for name in ("fp32", "amp_bf16", "amp_fp16")]
     cells = " or ".join(
-        re.sub(r"\W", " and ", cell).removesuffix(" and ") for cell in [*SHOWN, "net[closure-fp32-cpu]"]
+        re.sub(r"\W", " and ", cell).removesuffix(" and ") for cell in [*SHOWN, "net[unnamed-fp32-cpu]"]
     )
     asked = ("--device=cpu", "--no-speed", "-k", f"{cells} or (net and eager and fp32)")
     code, printed = conformance(folder, "run", str(SOURCE), *modes, *precisions, *asked)
@@ -115,7 +116,7 @@ def test_a_script_that_would_be_too_long_imports_the_model(tmp_path):
             "net[eager-fp32-cpu] is PASS, so there is nothing to reproduce: its worst error is 0.0",
         ),
         ("net[value-amp_fp16-cpu]", "net[value-amp_fp16-cpu] has no verdict"),
-        ("net[closure-fp32-cpu]", "no script shows net[closure-fp32-cpu]: closure.<locals>.prepare is not at the top"),
+        ("net[unnamed-fp32-cpu]", "registers unnamed in no statement of its own"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(cell, said, run, tmp_path):
