@@ -78,6 +78,16 @@ except BaseException as problem:
     print(f"{{type(problem).__name__}}: {{problem}}")
     sys.exit(type(problem).__name__ == "{error}")
 print("no error")"""
+GRADCHECK = """\
+model = {made}
+given = {{n: t.double(){asks} if t.is_floating_point() else t for n, t in INPUTS.items()}}
+leaves = [*(t for t in given.values() if t.requires_grad){parameters}]
+try:
+    torch.autograd.gradcheck(lambda *_: model({arguments}), leaves)
+except RuntimeError as problem:
+    print(f"{{type(problem).__name__}}: {{problem}}".splitlines()[0])
+    sys.exit(1)
+print("the backward is the derivative of the forward")"""
 IN_A_CHILD = """\
 if len(sys.argv) == 1:  # what follows may end the process
     code = subprocess.run([sys.executable, __file__, "child"]).returncode
@@ -149,8 +159,11 @@ class _Script:
 
     def text(self) -> str:
         """The script."""
-        prepare = self._prepare()
-        parts = [self._builder(), *self._run(), self._shown(prepare)]
+        if self.task.wrong_backward:
+            parts = [self._builder(), *self._given("", self.question, self.known, ()), self._gradcheck()]
+        else:
+            prepare = self._prepare()
+            parts = [self._builder(), *self._run(), self._shown(prepare)]
         parts[:0] = [NUMBERS] * self.draws
         if self.data:
             dtypes = {FORMATS[t.dtype]: t.dtype for t in self.data.values()}
@@ -405,6 +418,14 @@ class _Script:
         lines += [f"shown = lambda y: {shown.expression}  # {shown.what}"]
         lines += [f'print(f"{self.fault.tensor}: {shown.what}: {told}, {shown.right}")', f"sys.exit({shown.wrong})"]
         return "\n".join(lines)
+
+    def _gradcheck(self) -> str:
+        """The lines that compare the gradients in float64 with finite differences."""
+        is_module = isinstance(self.session.eager, torch.nn.Module)
+        made = "build().double()" if is_module else "build()"
+        of_model = ", *model.parameters()" * is_module
+        asks = ".requires_grad_()" * bool(self.leaves)
+        return GRADCHECK.format(made=made, asks=asks, parameters=of_model, arguments=self._arguments())
 
     def _truth(self, fault: Discrepancy) -> str:
         """The call in float64; the oracle's tensor where the model itself, called so, does not give it."""

@@ -19,7 +19,8 @@ from conformance.records.tasks import REPRO, ReproTask
 from conformance.store.run_files import REFERENCES, Contents
 from conformance.verdict import VALUES, named_failure
 
-SHOWN = ("FAIL", "ERROR", "CRASH")  # the verdicts that a script can show
+SHOWN = ("FAIL", "ERROR", "CRASH")  # the verdicts that a script can show, beside that of a wrong backward
+WRONG_BACKWARD = "gradcheck in float64: Jacobian mismatch"  # so begins its text
 OWN_ERROR = "an error of its own: "  # with which Python also exits with 1
 ISSUE = """\
 {model} in the mode {mode}, precision {precision}, on {device}: {text}
@@ -102,11 +103,13 @@ def reproduce(contents: Contents, cell: str, into: Path | None = None) -> Repro:
         script = Path(temporary, path.name)
         with planning.children_prepared(plan):
             reference = Executor(plan, Path(temporary, REFERENCES)).reference(planned.cell.model)
-            if not isinstance(reference, Path):
+            wrong_backward = verdict.text.startswith(WRONG_BACKWARD)
+            if not (isinstance(reference, Path) or wrong_backward):
                 raise UsageError(f"{cell} cannot be called again: its reference ended with {reference.message}")
-            task = replace(cell_task(plan, planned.cell, reference), left_out=planned.left_out)
+            task = cell_task(plan, planned.cell, reference if isinstance(reference, Path) else None)
+            task = replace(task, left_out=planned.left_out)
             fault = _fault(verdict) if verdict.status == "FAIL" else None
-            asked = ReproTask(task, verdict.text, fault, verdict.observation.error, str(script))
+            asked = ReproTask(task, verdict.text, fault, verdict.observation.error, str(script), wrong_backward)
             ending = child.run(REPRO, asked, deadline=plan.deadline)
         if ending.result is None:
             told = with_last_lines(f"{cell}: its script was not written: {ending.message}", ending.said)
@@ -123,7 +126,7 @@ def _red_verdict(contents: Contents, cell: str) -> Verdict:
     if not verdict.red:
         margin = "" if verdict.margin is None else f": its worst error is {verdict.margin:.2g} of its budget"
         raise UsageError(f"{cell} is {verdict.status}, so there is nothing to reproduce{margin}")
-    if verdict.status not in SHOWN:
+    if verdict.status not in SHOWN and not verdict.text.startswith(WRONG_BACKWARD):
         raise UsageError(f"{cell} is {verdict.status}, which no script can show: {verdict.text}")
     return verdict
 

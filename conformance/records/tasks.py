@@ -188,6 +188,7 @@ class ReproTask:
         fault: the tensor that the verdict names, with the measure of the gate alone; None if the cell raised or died.
         error: the type of the exception that it raised; "" if it died.
         script: path of the script; what seeds do not give lies beside it.
+        wrong_backward: finite differences in float64 have told another derivative than backward.
     """
 
     cell: CellTask
@@ -195,6 +196,7 @@ class ReproTask:
     fault: Discrepancy | None
     error: str
     script: str
+    wrong_backward: bool
 
 
 @dataclass(frozen=True)

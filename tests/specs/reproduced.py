@@ -127,6 +127,21 @@ def rows(model):
     return call
 
 
+class HalfBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return 0.5 * g * ctx.saved_tensors[0].cos()
+
+
+def misled(x):
+    return HalfBackward.apply(x)
+
+
 def closure(factor):
     def prepare(model):
         return lambda x: factor * model(x)
@@ -151,3 +166,4 @@ FIELDS = {"summary": "s", "source": "s", "cases": CASES}
 NET = Spec(name="net", build=lambda: Net(16), **FIELDS)
 BRANCHING = Spec(name="branching", build=lambda: Branching(16), **FIELDS)
 FORGETFUL = Spec(name="forgetful", build=Forgetful, **FIELDS)
+MISLED = Spec(name="misled", build=lambda: misled, **FIELDS)
