@@ -71,7 +71,9 @@ def _first_step(y: torch.Tensor, criteria: TensorCriteria) -> Iterator[str]:
 
 def _numbers(y: torch.Tensor | None, criteria: TensorCriteria, seen: Discrepancy) -> Numbers:
     """What is known of a tensor by its worst gate."""
-    worst = max(seen.measures, key=lambda measure: (measure.margin, measure.gate in VALUES))
+    failed = failed_gate(seen)
+    sized = max(seen.measures, key=lambda measure: (measure.margin, measure.gate in VALUES))
+    worst = failed if failed and failed.gate == "dtype" else sized  # no measure says that of the tensor
     oracle, comparable = criteria.reference.oracle, y is not None and tuple(y.shape) == criteria.reference.oracle.shape
     size = oracle.norm or 1.0
     error = eager = ulps = None
