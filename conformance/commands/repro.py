@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from conformance.commands import planning, stored
-from conformance.commands.explain import cut_to, find_verdict
+from conformance.commands.explain import cut_to, explanation, find_verdict
 from conformance.commands.output import say, tell
 from conformance.errors import ExitCode, UsageError, with_last_lines
 from conformance.judging import resuming
@@ -34,7 +34,13 @@ It prints:
 {printed}
 ```
 
-torch {env.torch}, Python {env.python}, {env.system}, {env.cpu} ({env.cpu_capability}){gpus}"""
+torch {env.torch}, Python {env.python}, {env.system}, {env.cpu} ({env.cpu_capability}){gpus}
+
+What `conformance explain` says of it:
+
+```
+{explained}
+```"""
 
 
 @dataclass(frozen=True)
@@ -77,8 +83,9 @@ def hand_out(folder: Path, cell: str, named: Sequence[str], into: Path | None, *
         tell(f"{made.path} ends with 1 and prints:\n{made.printed}")
         return ExitCode.OK
     gpus = "".join(f", {gpu}, CUDA {plan.environment.cuda}" for gpu in plan.environment.gpus)
-    text = {"text": contents.verdicts[cell].text, "script": made.path.read_text(encoding="utf-8")}
-    tell(ISSUE.format(**vars(plan.cells[0].cell), **text, printed=made.printed, env=plan.environment, gpus=gpus))
+    verdict, script = contents.verdicts[cell], made.path.read_text(encoding="utf-8")
+    said = {"text": verdict.text, "script": script, "printed": made.printed, "explained": explanation(plan, verdict)}
+    tell(ISSUE.format(**vars(plan.cells[0].cell), **said, env=plan.environment, gpus=gpus))
     return ExitCode.OK
 
 

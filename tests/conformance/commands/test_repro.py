@@ -71,13 +71,15 @@ def test_a_script_shows_the_fault_with_torch_alone_until_it_is_taken_out(cell, r
     assert code == 0, printed
 
 
-def test_a_text_for_an_issue_holds_the_script_and_what_it_prints(run, tmp_path):
+def test_a_text_for_an_issue_holds_the_script_what_it_prints_and_where_the_fault_begins(run, tmp_path):
     code, told = conformance(tmp_path, "repro", str(run), "net[value-fp32-cpu]", str(SOURCE), "--issue")
     script = (tmp_path / "repro_net_value_fp32_cpu.py").read_text()
     assert code == 0
     assert told.startswith("net in the mode value, precision fp32, on cpu: gain  ")
     assert f"```python\n{script}```" in told
-    assert told.rstrip().splitlines()[-1].startswith(f"torch {torch.__version__}, Python ")
+    assert f"\n\ntorch {torch.__version__}, Python " in told
+    assert "\nThe ladder\n" in told
+    assert "The fault begins with value" in told
 
 
 def test_a_script_that_would_be_too_long_imports_the_model(tmp_path):
