@@ -184,7 +184,7 @@ def explanation(plan: Plan, verdict: Verdict) -> str:
         jobs: dict[str, Callable[[], Any]] = {
             rung.cell.id: partial(judge, rung.cell) for rung in rungs if rung.cell.id != verdict.cell
         }
-        jobs[PLACE] = partial(find_place, steps, judge, verdict.status)
+        jobs[PLACE] = partial(find_place, steps, judge, verdict)
         found: dict[str, Any] = dict(pool.carry_out(jobs))
     found[verdict.cell] = verdict
     place = found.pop(PLACE)
@@ -280,18 +280,18 @@ def _widened(plan: Plan, rungs: Sequence[Rung], steps: Sequence[Step]) -> Plan:
     )
 
 
-def find_place(steps: Sequence[Step], judge: Callable[[Cell], Verdict], status: str) -> Place:
+def find_place(steps: Sequence[Step], judge: Callable[[Cell], Verdict], whole: Verdict) -> Place:
     """Find the first part with the fault, by halving.
 
     Args:
         steps: the parts, each longer than the one before.
         judge: gives the verdict on a cell.
-        status: the status of a verdict that shows the fault.
+        whole: the verdict on the whole model.
     """
     if not steps:
         return Place(("No part of it can be judged alone: it has no modules inside, or it is a training.",))
     found: dict[int, Verdict] = {}
-    shown = (status, "FAIL") if status == "ERROR" else (status,)
+    shown = (whole.status, "FAIL") if whole.status == "ERROR" else (whole.status,)
 
     def is_wrong(number: int) -> bool:
         found[number] = judge(steps[number].cell)
@@ -307,6 +307,8 @@ def find_place(steps: Sequence[Step], judge: Callable[[Cell], Verdict], status: 
             is_wrong(beyond)
     unsure = [n for n, verdict in found.items() if verdict.status not in (*shown, *(("PASS",) if n < low else ()))]
     doubts = [f"Up to the end of {steps[n].end}, the verdict is {_in_words(found[n])}" for n in sorted(unsure)]
+    if any(_breaks(verdict) > _breaks(whole) for verdict in found.values()):
+        doubts.append("This torch compiles parts in more graphs than the whole, and a fault may be gone with that.")
     if doubts:
         doubts[0] = f"This is not sure. {doubts[0]}"
     if low == len(steps):
@@ -316,6 +318,10 @@ def find_place(steps: Sequence[Step], judge: Callable[[Cell], Verdict], status: 
     said = f"{end} is the first module at whose end the model is wrong{', ' * bool(stage)}{stage}: {found[low].text}"
     right = f"At the end of {steps[low - 1].end} it is right: the fault lies between the two."
     return Place((said, *[right] * bool(low), *doubts), end, stage)
+
+
+def _breaks(verdict: Verdict) -> int:
+    return int(verdict.observation.facts.get("graph breaks", 0))
 
 
 def _in_words(verdict: Verdict) -> str:

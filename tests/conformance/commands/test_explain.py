@@ -9,7 +9,7 @@ from harness.own_models import Net
 
 import conformance as package
 from conformance.commands.explain import Step, find_place
-from conformance.records.cell import Cell, Verdict
+from conformance.records.cell import Cell, Observation, Verdict
 from conformance.records.explained import Exit
 from conformance.records.plan import SpecLocation
 
@@ -108,14 +108,15 @@ def test_a_word_that_names_no_cell_is_refused(tmp_path):
 # The search
 
 
-def searched(wrong, unjudged=()):
+def searched(wrong, unjudged=(), breaks=0):
     """The place that is found among ten parts, of which those are wrong, and others cannot be judged."""
     judged = []
 
     def judge(cell):
         number = int(cell.model)
         judged.append(number)
-        return Verdict(cell.id, "FAIL" if number in wrong else "INVALID" if number in unjudged else "PASS", "so")
+        status = "FAIL" if number in wrong else "INVALID" if number in unjudged else "PASS"
+        return Verdict(cell.id, status, "so", observation=Observation("finished", facts={"graph breaks": breaks}))
 
     steps = [
         Step(
@@ -125,7 +126,7 @@ def searched(wrong, unjudged=()):
         )
         for n in range(10)
     ]
-    return find_place(steps, judge, "FAIL"), judged
+    return find_place(steps, judge, Verdict("", "FAIL")), judged
 
 
 @pytest.mark.parametrize("first", range(10))
@@ -152,3 +153,8 @@ def test_a_part_that_cannot_be_judged_is_named():
     place, _ = searched(set(range(7, 10)), unjudged={5})
     assert place.end.path == "part 7"
     assert any("Up to the end of `part 5` (Linear), the verdict is INVALID: so." in said for said in place.said)
+
+
+def test_parts_that_are_compiled_in_more_graphs_than_the_whole_are_not_trusted():
+    place, _ = searched(set(), breaks=1)
+    assert any(said.startswith("This is not sure. This torch compiles parts in more graphs") for said in place.said)
