@@ -21,7 +21,7 @@ from conformance.process import child_side
 from conformance.records.cell import Discrepancy
 from conformance.records.explained import Exit, Look, Numbers
 from conformance.records.tasks import CellTask
-from conformance.verdict import VALUES, failed_gate
+from conformance.verdict import VALUES, failed_gate, named_gate
 from zoo import Case
 
 OURS = (Path(__file__).parents[1], Path(torch.__file__).parent)  # where no line of a person's model is
@@ -47,7 +47,7 @@ def look(task: CellTask, process: child_side.ChildProcess) -> Look:
     if task.reference:
         observe.observe(task, process, note)
     exits, first = _walk(session, session.cases[0])
-    said = (*steps, *filter(None, [first]))
+    said = (*steps, *([first] if first and any(one.gate == "class" for one in found) else []))
     return Look(tuple(sorted(found, key=lambda one: -one.margin)), () if session.spec.fit else exits, said)
 
 
@@ -70,10 +70,9 @@ def _first_step(y: torch.Tensor, criteria: TensorCriteria) -> Iterator[str]:
 
 
 def _numbers(y: torch.Tensor | None, criteria: TensorCriteria, seen: Discrepancy) -> Numbers:
-    """What is known of a tensor by its worst gate."""
-    failed = failed_gate(seen)
-    sized = max(seen.measures, key=lambda measure: (measure.margin, measure.gate in VALUES))
-    worst = failed if failed and failed.gate == "dtype" else sized  # no measure says that of the tensor
+    """What is known of a tensor by the gate that rejects it, or the one that is nearest to it."""
+    nearest = max(seen.measures, key=lambda measure: (measure.margin, measure.gate in VALUES))
+    worst = named_gate(seen) or nearest
     oracle, comparable = criteria.reference.oracle, y is not None and tuple(y.shape) == criteria.reference.oracle.shape
     size = oracle.norm or 1.0
     error = eager = ulps = None
@@ -142,6 +141,8 @@ class _FirstInfinity(OpMode):
 
 
 def _is_finite(leaf: Any) -> bool:
+    if isinstance(leaf, float):
+        return math.isfinite(leaf)  # a mask of infinities is meant
     return not inputs.is_rounded(leaf) or bool(leaf.isfinite().all())
 
 

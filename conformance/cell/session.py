@@ -20,6 +20,7 @@ from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64 import wide
 from conformance.gates import compare, distance
 from conformance.gates.budget import TensorCriteria, TensorReference, criteria_for
+from conformance.gates.dropped_bits import is_in_float32
 from conformance.oracle import reference_file
 from conformance.oracle.reference import ANY_DRAW, CaseReference
 from conformance.plan import find, matrix
@@ -206,7 +207,11 @@ class CellSession:
             if y is not None and beside is not None and distance.same_bytes(y, beside):
                 beside = None  # equal to eager, so it gets eager's verdict
             criteria = self._criteria(case.name, name, reference, dtype, beside)
-            criteria = replace(criteria, others=partial(self.with_other_weights, case, name), held=held)
+            criteria = replace(
+                criteria,
+                others=partial(self.with_other_weights, case, name),
+                keeps_float32=held is not None and is_in_float32(held, reference.oracle),
+            )
             fault = self._fault(name, y, known, found)
             yield self.comparison(y, criteria, again.tensors.get(name), fault, drawn.get(name, ()))
 

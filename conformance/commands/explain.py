@@ -27,12 +27,13 @@ from conformance.records.tasks import PACKAGE, READ_PROBES, PlanRequest, ProbesR
 from conformance.show.matrix import figure
 from conformance.show.text import printable, table
 from conformance.store import run_files
-from conformance.verdict import failed_gate, named_failure
+from conformance.verdict import failed_gate, judge, named_failure
 
 MOST_ROWS = 12  # of the table of numbers
 UNSEARCHED = {  # what follows from verdicts that more cells would not explain
     "TIMEOUT": "Each further try could take as long; judge it with a longer --timeout first.",
     "OOM": "Each further try could take as much memory; judge it at smaller inputs first.",
+    "STALE": "What was declared no longer happens; take the declaration out.",
     "INCONCLUSIVE": "Nothing is wrong with it that these checks could see; the line above says what would tell more.",
 }
 NO_FAULT = ("PASS", "UNSUPPORTED", "SKIPPED", "NOTRUN")
@@ -165,46 +166,47 @@ def explanation(plan: Plan, verdict: Verdict) -> str:
     Raises:
         MachineError: the machine failed.
     """
-    cell = plan.cells[0].cell
+    cell, declared = plan.cells[0].cell, [*_declared(verdict)]
+    blocks = [f"{STATUSES[verdict.status].glyph} {verdict.cell}  {verdict.status}  {verdict.text}".rstrip()]
+    if verdict.status == "EXPECTED":
+        verdict = judge(verdict.cell, verdict.observation)  # as it is if nothing is declared
+    others = _other_cases(plan, verdict)
     with _folder_of(plan) as folder:
         rungs = [] if verdict.status in (*NO_FAULT, *UNSEARCHED) else _rungs(cell)
-        seen = Look((), (), ()) if verdict.status in UNSEARCHED else _look(_widened(plan, rungs, ()), folder)
-        blocks = [f"{STATUSES[verdict.status].glyph} {verdict.cell}  {verdict.status}  {verdict.text}".rstrip()]
+        seen = Look((), (), ()) if verdict.status in UNSEARCHED else _look(_widened(plan, rungs, ()), folder, others)
         blocks += [_numbers_text(seen.numbers)] if seen.numbers else []
         if not rungs:
             return printable("\n\n".join([*blocks, _say_unsearched(verdict)]))
         steps = _steps(plan, verdict, seen.exits)
         executor = Executor(_widened(plan, rungs, steps), folder)
-        others = _other_cases(plan, verdict)
 
-        def judge(cell: Cell) -> Verdict:
+        def verdict_on(cell: Cell) -> Verdict:
             left_out = others if cell.model in plan.models else ()
             return executor.verdict(PlannedCell(cell, left_out=left_out, plain=_is_plain(verdict)))
 
         jobs: dict[str, Callable[[], Any]] = {
-            rung.cell.id: partial(judge, rung.cell) for rung in rungs if rung.cell.id != verdict.cell
+            rung.cell.id: partial(verdict_on, rung.cell) for rung in rungs if rung.cell.id != verdict.cell
         }
-        jobs[PLACE] = partial(find_place, steps, judge, verdict)
+        jobs[PLACE] = partial(find_place, steps, verdict_on, verdict)
         found: dict[str, Any] = dict(pool.carry_out(jobs))
     found[verdict.cell] = verdict
     place = found.pop(PLACE)
-    mended = [rung for rung in rungs if rung.kind == "mending" and found[rung.cell.id].status in NO_FAULT]
-    known = [*_declared(verdict), *_known_faults(mended, cell.device)]
+    known = [*declared, *_known_faults(_mended(rungs, found), cell.device)]
     said = [*place.said, *seen.said, *_dtype_in_eager(verdict, seen.exits)]
     blocks += [
         _ladder_text(rungs, found),
         "\n".join(["The place", *said]),
-        "\n".join(["What follows", *_advice(cell, place, rungs, found), *known]),
+        "\n".join(["What follows", *_advice(verdict, place, rungs, found), *known]),
     ]
     return printable("\n\n".join(blocks))
 
 
-def _look(plan: Plan, folder: Path) -> Look:
+def _look(plan: Plan, folder: Path, others: tuple[str, ...]) -> Look:
     """The look at the cell; an empty one if its process fails. Without a reference, it has no numbers."""
     planned = plan.cells[0]
     path = Executor(plan, folder).reference(planned.cell.model)
     task = cell_task(plan, planned.cell, path if isinstance(path, Path) else None)
-    task = replace(task, left_out=planned.left_out, plain=True)
+    task = replace(task, left_out=others or planned.left_out, plain=True)
     return child.run(LOOK, task, deadline=plan.deadline).result or Look((), (), ())
 
 
@@ -280,21 +282,21 @@ def _widened(plan: Plan, rungs: Sequence[Rung], steps: Sequence[Step]) -> Plan:
     )
 
 
-def find_place(steps: Sequence[Step], judge: Callable[[Cell], Verdict], whole: Verdict) -> Place:
+def find_place(steps: Sequence[Step], verdict_on: Callable[[Cell], Verdict], whole: Verdict) -> Place:
     """Find the first part with the fault, by halving.
 
     Args:
         steps: the parts, each longer than the one before.
-        judge: gives the verdict on a cell.
+        verdict_on: judges a cell.
         whole: the verdict on the whole model.
     """
     if not steps:
         return Place(("No part of it can be judged alone: it has no modules inside, or it is a training.",))
     found: dict[int, Verdict] = {}
-    shown = (whole.status, "FAIL") if whole.status == "ERROR" else (whole.status,)
+    shown = _shown(whole)
 
     def is_wrong(number: int) -> bool:
-        found[number] = judge(steps[number].cell)
+        found[number] = verdict_on(steps[number].cell)
         return found[number].status in shown
 
     low, high = 0, len(steps)  # the first part with the fault; after the last comes the whole
@@ -318,6 +320,11 @@ def find_place(steps: Sequence[Step], judge: Callable[[Cell], Verdict], whole: V
     said = f"{end} is the first module at whose end the model is wrong{', ' * bool(stage)}{stage}: {found[low].text}"
     right = f"At the end of {steps[low - 1].end} it is right: the fault lies between the two."
     return Place((said, *[right] * bool(low), *doubts), end, stage)
+
+
+def _shown(whole: Verdict) -> tuple[str, ...]:
+    """The statuses that show the fault of a verdict: what raises an error further on may be wrong before."""
+    return (whole.status, "FAIL") if whole.status == "ERROR" else (whole.status,)
 
 
 def _breaks(verdict: Verdict) -> int:
@@ -394,23 +401,28 @@ def _ladder_text(rungs: Sequence[Rung], found: Mapping[str, Verdict]) -> str:
     return f"The ladder\n{table(rows, ('mode', 'precision', 'what it is', 'verdict'))}"
 
 
-def _advice(cell: Cell, place: Place, rungs: Sequence[Rung], found: Mapping[str, Verdict]) -> Iterator[str]:
+def _advice(whole: Verdict, place: Place, rungs: Sequence[Rung], found: Mapping[str, Verdict]) -> Iterator[str]:
     """In which stage and module the fault begins, and with which switches it is gone, a sentence each."""
-    wrong = {rung.cell: found[rung.cell.id].status not in NO_FAULT for rung in rungs}
+    mode, statuses = mode_of(whole.cell), {rung.cell: found[rung.cell.id].status for rung in rungs}
+    wrong = {cell: status in _shown(whole) for cell, status in statuses.items()}
     first = next((rung.cell.mode for rung in rungs if rung.kind == "stage" and wrong[rung.cell]), "")
     where = f", before the end of {place.end}{', ' * bool(place.stage)}{place.stage}" if place.end else ""
     if first == "eager":
-        right = [rung.cell.precision for rung in rungs if rung.kind == "beside" and not wrong[rung.cell]]
+        right = [rung.cell.precision for rung in rungs if rung.kind == "beside" and statuses[rung.cell] == "PASS"]
         alone = f"; the same in {' and '.join(right)} is right" if right else ""
         yield f"Eager is wrong{where}, so the model or a kernel of torch is to blame, and no compiler{alone}."
     elif first:
         yield f"The fault begins with {first}{where}."
-    if first == cell.mode not in COMPILED and wrong.get(replace(cell, mode="compiled")) is False:
+    right_by = [rung.cell.mode for rung in rungs if rung.kind == "stage" and statuses[rung.cell] == "PASS"]
+    if first == mode not in COMPILED and "compiled" in right_by:
         yield "Inductor computes the same rightly."
-    switches = {f"`{rung.said}`": wrong[rung.cell] for rung in rungs if rung.kind == "mending"}
-    mended = [switch for switch, is_wrong in switches.items() if not is_wrong]
-    if switches:
+    mended = [f"`{rung.said}`" for rung in _mended(rungs, found)]
+    if any(rung.kind == "mending" for rung in rungs):
         yield f"It is gone with {some(mended, 2)}." if mended else "None of the switches mends it."
+
+
+def _mended(rungs: Sequence[Rung], found: Mapping[str, Verdict]) -> list[Rung]:
+    return [rung for rung in rungs if rung.kind == "mending" and found[rung.cell.id].status == "PASS"]
 
 
 def _declared(verdict: Verdict) -> Iterator[str]:

@@ -416,7 +416,8 @@ class TensorCriteria:
         beside: the distance of that tensor.
         bitwise: identical calls must agree bit for bit.
         others: returns the references of the tensor with other weights, with which the mode is called too.
-        held: of a state, eager's tensor at the same precision, of the trusted implementation if there is one.
+        keeps_float32: it is a state that eager, of the trusted implementation if there is one, keeps in float32 at the
+            same precision.
     """
 
     case: str
@@ -431,7 +432,7 @@ class TensorCriteria:
     beside: Distance | None
     bitwise: bool
     others: Callable[[], tuple[TensorReference, ...]] = tuple
-    held: torch.Tensor | None = None
+    keeps_float32: bool = False
 
     @property
     def uses_float32_budget(self) -> bool:

@@ -25,7 +25,7 @@ def tested_bits(dtype: torch.dtype, criteria: TensorCriteria) -> dict[str, int]:
     if dtype not in (torch.float32, torch.complex64) or criteria.is_judged_by_size:
         return {}
     found = {p.autocast: p.dropped_bits for p in PRECISIONS.values() if p.dropped_bits}
-    if criteria.cell_precision.low_dtype and criteria.kind != "float32" and not _keeps_bits(criteria, found):
+    if criteria.cell_precision.low_dtype and criteria.kind != "float32" and not criteria.keeps_float32:
         if criteria.cell_precision.low_dtype != "float16":
             return {}
         del found["float16"]
@@ -36,13 +36,12 @@ def tested_bits(dtype: torch.dtype, criteria: TensorCriteria) -> dict[str, int]:
     return found
 
 
-def _keeps_bits(criteria: TensorCriteria, bits: dict[str, int]) -> bool:
-    """Whether eager keeps the tensor, which is a state, in float32."""
-    held, oracle = criteria.held, criteria.reference.oracle
-    if held is None or held.dtype not in (torch.float32, torch.complex64) or tuple(held.shape) != oracle.shape:
+def is_in_float32(y: torch.Tensor, oracle: OracleTensor) -> bool:
+    """Whether hardly an element of a tensor went through a narrower dtype; False if no element can tell."""
+    if y.dtype not in (torch.float32, torch.complex64) or tuple(y.shape) != oracle.shape:
         return False
-    shares = dropped_bits_shares(held, oracle, tuple(bits.values()), FEWEST)
-    return all(share <= 1.0 - DROPPED_SHARE for share in shares)  # False if no element can tell
+    bits = tuple(precision.dropped_bits for precision in PRECISIONS.values() if precision.dropped_bits)
+    return all(share <= 1.0 - DROPPED_SHARE for share in dropped_bits_shares(y, oracle, bits, FEWEST))
 
 
 def precision_measure(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measure, ...]:

@@ -32,11 +32,11 @@ SCRIPTED = {  # the same of TorchScript
 
 @dataclass(frozen=True)
 class Numbers:
-    """One tensor of the measured call, by its worst gate.
+    """One tensor of the measured call, by one gate.
 
     Attributes:
         case, tensor, dtype: of the tensor.
-        gate, value, budget: the gate with the largest margin.
+        gate, value, budget: the gate that a verdict names of the tensor, or the one with the largest margin.
         error, eager: ‖y − y*‖ / ‖y*‖ of this mode and of eager at the same precision, y* in float64; the absolute norm
             if y* is zero. None: there is no eager beside it.
         at, ulps: the element that is farthest off, and by how many units in the last place of its dtype.

@@ -60,6 +60,21 @@ def test_of_a_green_cell_it_says_how_far_it_is_from_red(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_fault_that_is_declared_is_explained_too(tmp_path):
+    known = tmp_path / "known.toml"
+    known.write_text("[[odd_gradient]]\noutcome = 'FAIL'\nmodes = ['scripted']\nreason = 'on purpose'\n")
+    code, printed = conformance(
+        tmp_path, "run", NETS, "--no-speed", "--expect=known.toml", "-k", "odd_gradient and scripted and fp32"
+    )
+    assert (code, "1 cell: 1 expected" in printed) == (0, True), printed
+    code, told = conformance(tmp_path, "explain", run_folder(printed), "odd_gradient[scripted-fp32-cpu]", NETS)
+    assert code == 0, told
+    assert "\nThe place\n`layers.7` (" in told
+    assert "The fault begins with scripted" in told
+    assert "It is declared: on purpose" in told
+
+
+@pytest.mark.slow
 def test_the_first_wrong_step_of_a_training_is_named(tmp_path):
     training = str(ROOT / "tests" / "specs" / "training_specs.py")
     code, told = conformance(tmp_path, "explain", "hasty[eager-amp_bf16-cpu]", training)
