@@ -48,6 +48,7 @@ _COMPILED = "nothing proves that compiled code ran"
 _KERNELS = "Inductor's kernels for the CPU are prepared anew in every process"
 _GRAPHS = "what Inductor does once in a process it does anew in every one"
 _EXPLAINED = "a pass of TorchScript cannot be switched off"
+_BISECTED = "the pass of Inductor that makes a cell wrong is not found"
 _HOOKS = "hooks that a call leaves behind are not noticed"
 
 VALUES = {
@@ -139,6 +140,7 @@ VALUES = {
     "pick_instructions": Internal("torch._inductor.codecache:pick_vec_isa", _KERNELS),
     "path_of_header": Internal("torch._inductor.codecache:cpp_prefix_path", _KERNELS, "<2.8"),
     "KernelCache": Internal("torch._inductor.codecache:CppPythonBindingsCodeCache", _KERNELS),
+    "Bisector": Internal("torch._inductor.compiler_bisector:CompilerBisector", _BISECTED, ">=2.6"),
     "hash_of_torch": Internal("torch._inductor.codecache:torch_key", _GRAPHS),
     "trace_patterns": Internal("torch._inductor.fx_passes.joint_graph:lazy_init", _GRAPHS),
     "find_cpp_compiler": Internal("torch._inductor.cpp_builder:get_cpp_compiler", _KERNELS, ">=2.5"),

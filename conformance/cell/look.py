@@ -133,7 +133,7 @@ class _FirstInfinity(OpMode):
         given = next(t.dtype for t in leaves_of(result) if isinstance(t, torch.Tensor))
         largest = max((float(t.abs().max()) for t in floats), default=0.0)
         where = f" in `{self._inside[-1]}`" if self._inside else ""
-        line = _line()
+        line = own_line()
         return (
             f"{func} gives the first infinity or NaN{where}{f', at {line}' if line else ', in backward'}; it gives "
             f"{compare.name_of(given)}, and the largest number before it is {largest:.3g}"
@@ -146,7 +146,7 @@ def _is_finite(leaf: Any) -> bool:
     return not inputs.is_rounded(leaf) or bool(leaf.isfinite().all())
 
 
-def _line() -> str:
+def own_line() -> str:
     """The innermost line of the person's own code that is running."""
     frame = sys._getframe()  # noqa: SLF001 -- Python has no public name for it
     while frame is not None:

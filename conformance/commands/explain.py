@@ -20,14 +20,27 @@ from conformance.errors import ExitCode, UsageError, one_line, some, suggestion
 from conformance.judging import resuming
 from conformance.judging.executor import Executor, cell_task
 from conformance.process import child, pool
-from conformance.records.cell import STATUSES, Cell, Verdict, case_of, mode_of
-from conformance.records.explained import COMPILED, LOOK, MENDING, SCRIPTED, SCRIPTED_PARTS, STAGES, Exit, Look, Numbers
+from conformance.records.cell import STATUSES, Cell, Discrepancy, Verdict, case_of, mode_of
+from conformance.records.explained import (
+    BISECT,
+    COMPILED,
+    FIND_OP,
+    LOOK,
+    MENDING,
+    SCRIPTED,
+    SCRIPTED_PARTS,
+    STAGES,
+    CulpritTask,
+    Exit,
+    Look,
+    Numbers,
+)
 from conformance.records.plan import Part, Plan, PlannedCell, SpecLocation
 from conformance.records.tasks import PACKAGE, READ_PROBES, PlanRequest, ProbesRequest
 from conformance.show.matrix import figure
 from conformance.show.text import printable, table
 from conformance.store import run_files
-from conformance.verdict import failed_gate, judge, named_failure
+from conformance.verdict import VALUES, failed_gate, judge, named_failure
 
 MOST_ROWS = 12  # of the table of numbers
 UNSEARCHED = {  # what follows from verdicts that more cells would not explain
@@ -154,6 +167,7 @@ class Place:
     said: tuple[str, ...]
     end: Exit | None = None
     stage: str = ""
+    cell: Cell | None = None
 
 
 def explanation(plan: Plan, verdict: Verdict) -> str:
@@ -189,10 +203,12 @@ def explanation(plan: Plan, verdict: Verdict) -> str:
         }
         jobs[PLACE] = partial(find_place, steps, verdict_on, verdict)
         found: dict[str, Any] = dict(pool.carry_out(jobs))
-    found[verdict.cell] = verdict
-    place = found.pop(PLACE)
+        found[verdict.cell] = verdict
+        place = found.pop(PLACE)
+        accused = place.cell or cell
+        culprit = _culprit(executor, accused, others, verdict, _first_wrong(verdict, rungs, found))
     known = [*declared, *_known_faults(_mended(rungs, found), cell.device)]
-    said = [*place.said, *seen.said, *_dtype_in_eager(verdict, seen.exits)]
+    said = [*place.said, *filter(None, [culprit]), *seen.said, *_dtype_in_eager(verdict, seen.exits)]
     blocks += [
         _ladder_text(rungs, found),
         "\n".join(["The place", *said]),
@@ -222,8 +238,12 @@ def _is_plain(verdict: Verdict) -> bool:
     if named is None:
         return verdict.observation.phase in PLAIN_PHASES
     found, gate = named
+    return _is_of_plain_call(found) and " draws" not in gate.detail
+
+
+def _is_of_plain_call(found: Discrepancy) -> bool:
     kinds = ("output", "gradient", "buffer", "after", "put")
-    return found.case == case_of(found.case) and found.tensor.kind in kinds and " draws" not in gate.detail
+    return found.case == case_of(found.case) and found.tensor.kind in kinds
 
 
 def _case(verdict: Verdict) -> str:
@@ -319,7 +339,33 @@ def find_place(steps: Sequence[Step], verdict_on: Callable[[Cell], Verdict], who
     end, stage = steps[low].end, _stage(found[low])
     said = f"{end} is the first module at whose end the model is wrong{', ' * bool(stage)}{stage}: {found[low].text}"
     right = f"At the end of {steps[low - 1].end} it is right: the fault lies between the two."
-    return Place((said, *[right] * bool(low), *doubts), end, stage)
+    return Place((said, *[right] * bool(low), *doubts), end, stage, steps[low].cell)
+
+
+def _culprit(executor: Executor, cell: Cell, others: tuple[str, ...], whole: Verdict, first: str) -> str:
+    """The op, or the pass of Inductor, with which a cell goes wrong, in a sentence; "" if it is not found.
+
+    Args:
+        executor: of the plan.
+        cell: the part with the fault, or the whole.
+        others: the cases of the whole that are not to blame.
+        whole: the verdict on the whole.
+        first: the first stage of the ladder that is wrong.
+    """
+    by_inductor, is_eager = first in BY_INDUCTOR, first == "eager"
+    reference = executor.reference(cell.model)
+    named = named_failure(whole)
+    told_by_ops = named is not None and named[1].gate in (*VALUES, "class") and _is_of_plain_call(named[0])
+    if not first or not isinstance(reference, Path) or not (by_inductor or told_by_ops):
+        return ""
+    task = cell_task(executor.plan, replace(cell, mode=first) if first in COMPILED else cell, reference)
+    task = replace(task, left_out=others if cell.id == whole.cell else (), plain=True)
+    beside = replace(
+        task, cell=replace(cell, mode="eager", precision="fp32" if is_eager else cell.precision), sources=()
+    )
+    asked = CulpritTask(task, beside, _shown(whole))
+    found = child.run(BISECT if by_inductor else FIND_OP, asked, deadline=executor.plan.deadline).result
+    return found.said if found else ""
 
 
 def _shown(whole: Verdict) -> tuple[str, ...]:
@@ -404,8 +450,7 @@ def _ladder_text(rungs: Sequence[Rung], found: Mapping[str, Verdict]) -> str:
 def _advice(whole: Verdict, place: Place, rungs: Sequence[Rung], found: Mapping[str, Verdict]) -> Iterator[str]:
     """In which stage and module the fault begins, and with which switches it is gone, a sentence each."""
     mode, statuses = mode_of(whole.cell), {rung.cell: found[rung.cell.id].status for rung in rungs}
-    wrong = {cell: status in _shown(whole) for cell, status in statuses.items()}
-    first = next((rung.cell.mode for rung in rungs if rung.kind == "stage" and wrong[rung.cell]), "")
+    first = _first_wrong(whole, rungs, found)
     where = f", before the end of {place.end}{', ' * bool(place.stage)}{place.stage}" if place.end else ""
     if first == "eager":
         right = [rung.cell.precision for rung in rungs if rung.kind == "beside" and statuses[rung.cell] == "PASS"]
@@ -419,6 +464,12 @@ def _advice(whole: Verdict, place: Place, rungs: Sequence[Rung], found: Mapping[
     mended = [f"`{rung.said}`" for rung in _mended(rungs, found)]
     if any(rung.kind == "mending" for rung in rungs):
         yield f"It is gone with {some(mended, 2)}." if mended else "None of the switches mends it."
+
+
+def _first_wrong(whole: Verdict, rungs: Sequence[Rung], found: Mapping[str, Verdict]) -> str:
+    """The first stage that shows the fault; "" if none does."""
+    stages = [rung.cell for rung in rungs if rung.kind == "stage"]
+    return next((cell.mode for cell in stages if found[cell.id].status in _shown(whole)), "")
 
 
 def _mended(rungs: Sequence[Rung], found: Mapping[str, Verdict]) -> list[Rung]:

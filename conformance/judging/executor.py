@@ -95,7 +95,7 @@ class Executor:
     """Judges the cells of a plan. All processes of a run share the folder of its references."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
-        self._plan = plan
+        self.plan = plan
         self._references = References(folder)
         self._kept = KeptReferences(environment.references_in_use(), plan.environment, plan.digests)
         self._stored: Path | None = None  # the compile cache, once a cell has found code in it
@@ -110,9 +110,9 @@ class Executor:
         cell = planned.cell
         if planned.skip:
             return Verdict(cell.id, "SKIPPED", planned.skip, short="skipped")
-        if cell.mode not in self._plan.compiling_modes:
+        if cell.mode not in self.plan.compiling_modes:
             return self._judge(planned)
-        environment.compile_for(self._plan.compiles_for)
+        environment.compile_for(self.plan.compiles_for)
         self._stored = self._stored or _filled_cache()
         found = self._judge(planned)
         return self._judge_anew(planned, found, self._stored) if self._stored and _is_spoiled(found) else found
@@ -134,10 +134,10 @@ class Executor:
             made = self._references.of(cell.model, self._make)
             if made.refused is not None:
                 return judge(cell.id, replace(made.refused, facts=shown), planned.expect)
-            task = cell_task(self._plan, cell, self._references.path(cell.model))
+            task = cell_task(self.plan, cell, self._references.path(cell.model))
             kept = made.fingerprint if made.kept else ""
             task = replace(task, cache=cache, fingerprint=kept, left_out=planned.left_out, plain=planned.plain)
-            ending = _run_child(cell.id, tasks.CELL, task, deadline=self._plan.deadline, method=method)
+            ending = _run_child(cell.id, tasks.CELL, task, deadline=self.plan.deadline, method=method)
             seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message, said=ending.said)
             if seen.ending != DAMAGED:
                 break
@@ -147,7 +147,7 @@ class Executor:
             raise MachineError(f"{cell.id} was not judged: {seen.message}")
         seconds = {tasks.KEPT if made.kept else "reference": made.seconds, **seen.seconds}
         seen = replace(seen, seconds=seconds, facts={**seen.facts, **shown})
-        verdict = judge(cell.id, seen, planned.expect, whole=not planned.left_out, strict=self._plan.strict)
+        verdict = judge(cell.id, seen, planned.expect, whole=not planned.left_out, strict=self.plan.strict)
         notes = (*verdict.notes, *ending.remarks, *untold)
         return replace(verdict, seconds=ending.seconds, notes=notes)
 
@@ -162,9 +162,9 @@ class Executor:
         return self._references.of(model, self._make).refused or self._references.path(model)
 
     def _task(self, model: str) -> tasks.ReferenceTask:
-        wanted = {planned.cell.precision for planned in self._plan.cells} | {"fp32"}
+        wanted = {planned.cell.precision for planned in self.plan.cells} | {"fp32"}
         precisions = tuple(name for name in PRECISIONS if name in wanted)
-        plan, path, is_sized = self._plan, self._references.path(model), model not in self._plan.models
+        plan, path, is_sized = self.plan, self._references.path(model), model not in self.plan.models
         location = plan.models[model.partition("@")[0] if is_sized else model].location
         light = is_sized or (location.part is not None and location.part.light)
         return tasks.ReferenceTask(model, location, plan.seed, precisions, str(path), light)
@@ -174,8 +174,8 @@ class Executor:
         kept = self._kept.fetch(task)
         if kept is not None:
             return kept
-        deadline = REFERENCE_FACTOR * self._plan.deadline
-        if self._plan.deadline >= tasks.CELL_SECONDS:
+        deadline = REFERENCE_FACTOR * self.plan.deadline
+        if self.plan.deadline >= tasks.CELL_SECONDS:
             deadline = max(deadline, REFERENCE_SECONDS)
         ending = _run_child(f"the reference of {model}", tasks.REFERENCE, task, deadline=deadline, method="forkserver")
         seconds, result = round(ending.seconds, 4), ending.result

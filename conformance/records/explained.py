@@ -95,3 +95,23 @@ class Look:
 
 
 LOOK = Target("conformance.cell.look:look", CellTask, Look)
+
+
+@dataclass(frozen=True)
+class CulpritTask:
+    """Find what makes a cell wrong: its verdict has one of the statuses in `shown`, and the cell beside it is right."""
+
+    cell: CellTask
+    beside: CellTask
+    shown: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A sentence that names what makes the cell wrong; "" if nothing was found."""
+
+    said: str
+
+
+BISECT = Target("conformance.cell.culprit:bisect", CulpritTask, Culprit)
+FIND_OP = Target("conformance.cell.culprit:find_op", CulpritTask, Culprit)

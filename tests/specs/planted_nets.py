@@ -195,3 +195,21 @@ LOW_GRADIENT = _spec("low_gradient", lambda: Net(lambda: Low(1.0, 1.25)))
 OVERFLOWING = _spec("overflowing", lambda: Net(Overflowing))
 MISLED = _spec("misled", lambda: Net(Misled))
 LATE = _spec("late", lambda: nn.Sequential(nn.Linear(8, 8), AsFloat32(), nn.Tanh()), dtypes="follows")
+
+
+class Hebb(nn.Module):
+    """A layer that keeps a sum of products; torch loses the factor where it compiles that (pytorch#167313)."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("sum", torch.zeros(8, 8))
+
+    def forward(self, x):
+        y = self.linear(x)
+        with torch.no_grad():
+            self.sum.mul_(0.5).add_(y.t() @ x, alpha=0.25)
+        return x + torch.tanh(y @ self.sum)
+
+
+LOSING = _spec("losing", lambda: Net(Hebb))

@@ -12,17 +12,30 @@ from conformance.commands.explain import Step, find_place
 from conformance.records.cell import Cell, Observation, Verdict
 from conformance.records.explained import Exit
 from conformance.records.plan import SpecLocation
+from zoo import internals
+from zoo.probes.scaled_sum_of_product import PROBE
 
 NETS = str(ROOT / "tests" / "specs" / "planted_nets.py")
 FORWARD, BACKWARD = "at whose end the model is wrong, in forward", "at whose end the model is wrong, in backward"
+LOSES = PROBE.seen["cpu"]
+MUL = "The op is `aten.mul."
 PLANTED = {
-    "right[wrong_value-fp32-cpu]": (FORWARD, "begins with wrong_value", "Inductor computes the same rightly"),
-    "right[wrong_gradient-fp32-cpu]": (BACKWARD, "begins with wrong_gradient"),
-    "right[wrong_state-fp32-cpu]": ("in what forward leaves in buffers", "buffer layers.7.mean"),
-    "odd_gradient[scripted-fp32-cpu]": (BACKWARD, "begins with scripted", "None of the switches mends it"),
+    "right[wrong_value-fp32-cpu]": (FORWARD, MUL, "begins with wrong_value", "Inductor computes the same rightly"),
+    "right[wrong_gradient-fp32-cpu]": (BACKWARD, MUL, "begins with wrong_gradient"),
+    "right[wrong_state-fp32-cpu]": (
+        "in what forward leaves in buffers",
+        "The op is `aten.add_.",
+        "buffer layers.7.mean",
+    ),
+    "odd_gradient[scripted-fp32-cpu]": (BACKWARD, MUL, "begins with scripted", "None of the switches mends it"),
     "odd_error[scripted-fp32-cpu]": ("AssertionError",),
     "odd_dtype[scripted-fp32-cpu]": (FORWARD, "float64, should be float32"),
-    "low_gradient[eager-amp_bf16-cpu]": (BACKWARD, "Eager is wrong", "the same in fp32 is right"),
+    "low_gradient[eager-amp_bf16-cpu]": (
+        BACKWARD,
+        "The op is `aten.mul.Tensor` at planted_nets.py:",
+        "Eager is wrong",
+        "the same in fp32 is right",
+    ),
     "overflowing[eager-amp_fp16-cpu]": (
         FORWARD,
         "gives the first infinity or NaN in `layers.7`",
@@ -96,6 +109,18 @@ def test_the_switch_that_mends_a_known_fault_and_its_issue_are_named(tmp_path):
     assert "The fault begins with aot_eager." in told
     assert 'It is gone with `torch._functorch.config.backward_pass_autocast = "off"`.' in told
     assert "(backward_keeps_autocast, https://github.com/pytorch/pytorch/issues/179804)" in told
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LOSES.shows_in(torch.__version__), reason="this torch has no such fault")
+@pytest.mark.skipif(not hasattr(internals, "Bisector"), reason="this torch has no bisector")
+def test_the_pass_of_inductor_that_is_to_blame_is_named(tmp_path):
+    code, told = conformance(tmp_path, "explain", "losing[compiled-fp32-cpu]", NETS)
+    assert code == 0, told
+    assert "\nThe place\n`layers.7` (" in told
+    assert re.search(
+        r"\nBy torch's bisector it begins with `\w+`, number \d+ of Inductor's `post_grad_passes`\.\n", told
+    ), told
 
 
 @pytest.mark.slow
