@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from conformance import axes, errors
 from conformance.records import cell
-from conformance.records.cell import PROBED, RAISES, Discrepancy, Measure, Observation, Verdict, case_of
+from conformance.records.cell import PLACE_OF, PROBED, RAISES, Discrepancy, Measure, Observation, Verdict, case_of
 from zoo.expect import Expect
 
 ENDINGS = {
@@ -122,8 +122,9 @@ def _plain_verdict(cell_id: str, seen: Observation, dtypes: Mapping[str, str]) -
     worst = next(iter(_in_gate_order(seen.discrepancies, dtypes)), None)
     if worst is not None and (said_no := named_gate(worst)) is not None:
         where = _say_where(seen, worst) if said_no.gate in (*VALUES, "class", "exact") else ""
-        text = _line(worst, said_no)
-        return Verdict(cell_id, "FAIL", f"{text}; {where}" if where else text, short=_short(said_no))
+        place = seen.facts.get(PLACE_OF + (VALUES[0] if said_no.gate in VALUES else said_no.gate), "")
+        text = "; ".join(filter(None, [_line(worst, said_no), where, place]))
+        return Verdict(cell_id, "FAIL", text, short=_short(said_no))
     weakness = next(_weaknesses(seen.discrepancies), "")
     if weakness:
         return Verdict(cell_id, "INCONCLUSIVE", f"power  {weakness}", short="power")

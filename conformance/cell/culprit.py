@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from conformance.cell import observe
-from conformance.cell.look import own_line
+from conformance.cell.places import own_line
 from conformance.cell.session import CellSession, open_task
 from conformance.evaluate import evaluation, inputs, weights
 from conformance.evaluate.custom_ops import OpMode, Unwatched, leaves_of

@@ -15,7 +15,7 @@ import torch
 from conformance import errors, verdict
 from conformance.axes import MODES, PRECISIONS
 from conformance.cache import sources
-from conformance.cell import changes, otherwise, policy
+from conformance.cell import changes, otherwise, places, policy
 from conformance.cell.session import CellSession, Comparison, open_task
 from conformance.evaluate import attributes, error_text, evaluation, inputs, process_state, transforms, weights
 from conformance.evaluate.evaluation import Evaluation, Question, autocast, autocast_to
@@ -104,10 +104,11 @@ def _observe(task: CellTask, process: child_side.ChildProcess, comparison: Compa
     try:
         with process.phase("import"):
             session = open_task(task, process)
-        session.comparison = comparison
+        steps: dict[str, str] = {}
+        session.comparison = partial(places.note_step, comparison, steps) if session.spec.fit else comparison
         with policy.draw_as_the_oracle(session.spec, session.precision) as drew:
             seen = observation_of(session)
-        return replace(seen, facts={**seen.facts, policy.IN_FLOAT32: True}) if drew else seen
+        return replace(seen, facts={**seen.facts, **steps, **({policy.IN_FLOAT32: True} if drew else {})})
     except errors.NoOracleError as problem:
         return Observation("no oracle", process.current, message=error_text.one_line(problem))
     except errors.NotProvenError as problem:
@@ -158,6 +159,8 @@ def observation_of(session: CellSession) -> Observation:
     facts = session.recompiles.facts() | made.proof()
     found += [] if session.plain else _ask_further(session, found)
     made.proof()  # of the last calls too; the facts count the graphs of the cases alone
+    with process.phase("place"):
+        facts |= places.of_faults(session, found)
     facts |= session.facts | policy.prove_tf32(session.precision, session.cell.device)
     cases = tuple(case.name for case in session.cases)
     return Observation("finished", discrepancies=tuple(found), cases=cases, facts=facts | _facts_of_cases(session))

@@ -187,7 +187,7 @@ def explanation(plan: Plan, verdict: Verdict) -> str:
     others = _other_cases(plan, verdict)
     with _folder_of(plan) as folder:
         rungs = [] if verdict.status in (*NO_FAULT, *UNSEARCHED) else _rungs(cell)
-        seen = Look((), (), ()) if verdict.status in UNSEARCHED else _look(_widened(plan, rungs, ()), folder, others)
+        seen = Look((), ()) if verdict.status in UNSEARCHED else _look(_widened(plan, rungs, ()), folder, others)
         blocks += [_numbers_text(seen.numbers)] if seen.numbers else []
         if not rungs:
             return printable("\n\n".join([*blocks, _say_unsearched(verdict)]))
@@ -208,7 +208,7 @@ def explanation(plan: Plan, verdict: Verdict) -> str:
         accused = place.cell or cell
         culprit = _culprit(executor, accused, others, verdict, _first_wrong(verdict, rungs, found))
     known = [*declared, *_known_faults(_mended(rungs, found), cell.device)]
-    said = [*place.said, *filter(None, [culprit]), *seen.said, *_dtype_in_eager(verdict, seen.exits)]
+    said = [*place.said, *filter(None, [culprit])]
     blocks += [
         _ladder_text(rungs, found),
         "\n".join(["The place", *said]),
@@ -223,7 +223,7 @@ def _look(plan: Plan, folder: Path, others: tuple[str, ...]) -> Look:
     path = Executor(plan, folder).reference(planned.cell.model)
     task = cell_task(plan, planned.cell, path if isinstance(path, Path) else None)
     task = replace(task, left_out=others or planned.left_out, plain=True)
-    return child.run(LOOK, task, deadline=plan.deadline).result or Look((), (), ())
+    return child.run(LOOK, task, deadline=plan.deadline).result or Look((), ())
 
 
 def _other_cases(plan: Plan, verdict: Verdict) -> tuple[str, ...]:
@@ -379,24 +379,6 @@ def _breaks(verdict: Verdict) -> int:
 
 def _in_words(verdict: Verdict) -> str:
     return f"{verdict.status}{': ' * bool(verdict.text)}{one_line(verdict.text)}."
-
-
-def _dtype_in_eager(verdict: Verdict, exits: Sequence[Exit]) -> Iterator[str]:
-    """Where eager first gives the dtype that is not asked for, and keeps it."""
-    named = named_failure(verdict)
-    if not (named and named[1].gate == "dtype" and exits and mode_of(verdict.cell) == "eager"):
-        return
-    beside = [end for end in exits if _parent(end) == _parent(exits[-1])]
-    other = [number for number, end in enumerate(beside) if end.dtype != named[0].dtype]
-    first = beside[other[-1] + 1 :] if other else beside
-    where = (
-        f"From the end of {first[0]} on" if first else f"After the end of {exits[-1]}, which gives {exits[-1].dtype},"
-    )
-    yield f"{where} the dtype is {named[0].dtype}."
-
-
-def _parent(end: Exit) -> str:
-    return end.path.rpartition(".")[0]
 
 
 def _stage(verdict: Verdict) -> str:

@@ -83,6 +83,7 @@ PROBED = "shows "  # begins the fact that a probe shows its fault on this machin
 ASKED_OTHERWISE = "refused when asked otherwise"  # the fact that names the ways in which a call may raise an error
 STOPPED = "gradients stopped"  # the fact that names the leaves of whose gradients a part is stopped on purpose
 HOOKED = "gradients hooked"  # the fact of a model whose hooks change its gradients
+PLACE_OF = "place of "  # begins the facts that say where in the model a fault begins, by the gate that found it
 UNCLAIMED = "transforms not claimed"  # the fact that says what they do, of a model in eager
 LEFT_ASIDE = "left aside"  # the fact of a cell whose model returns other things than tensors
 OTHER_WEIGHTS, OTHER_SETTINGS = "with other weights", "with other numbers in its attributes"

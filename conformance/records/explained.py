@@ -73,6 +73,11 @@ class Exit:
     dtype: str
     done: tuple[str, ...]
 
+    @property
+    def parent(self) -> str:
+        """The name of the module that holds this one."""
+        return self.path.rpartition(".")[0]
+
     def __str__(self) -> str:
         """The module, as a sentence names it."""
         return f"`{self.path}` ({', '.join(filter(None, [self.kind, self.line]))})"
@@ -85,13 +90,10 @@ class Look:
     Attributes:
         numbers: of each tensor, worst first.
         exits: the ends of the modules, in the order of eager's forward; none of a training.
-        said: a sentence each: where eager, at the cell's precision, first gives an infinity or NaN, and which step of a
-            training is the first that is wrong.
     """
 
     numbers: tuple[Numbers, ...]
     exits: tuple[Exit, ...]
-    said: tuple[str, ...]
 
 
 LOOK = Target("conformance.cell.look:look", CellTask, Look)
