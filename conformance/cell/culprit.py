@@ -25,7 +25,8 @@ SWITCHES = {  # that torch's bisector tries too, and that are on the ladder or d
     "inductor_fallback_random", "inductor_emulate_precision_casts", "inductor_layout_optimization",
     "inductor_comprehensive_padding", "cudagraphs",
 }  # fmt: skip
-Print = tuple[tuple[int, int], float, float]  # of a tensor: see `_print`
+Print = tuple[Any, ...]  # of a tensor: see `_print`
+WAVES = (1, 2, 3, 5)  # the weights of its sums are sines
 LEAST_JUMP = 4.0  # of an error in one op; rounding alone grows less
 TINY = 1e-30
 
@@ -116,11 +117,13 @@ def _prints(floats: Sequence[torch.Tensor]) -> tuple[Print, ...]:
 
 
 def _print(x: torch.Tensor) -> Print:
-    """The numbers of elements and of finite ones; of these, the sum of their sizes, and one with signs."""
+    """The numbers of elements and of finite ones; of these, the root of the sum of squares, and sums with weights.
+
+    If two tensors differ by rounding, each such sum differs by about the root of the sum of squares of the difference.
+    """
     finite = x.isfinite()
-    x = x.where(finite, 0.0)
-    signs = torch.arange(x.numel(), dtype=x.dtype).sin()
-    return (x.numel(), int(finite.sum())), float(x.abs().sum()), float(x @ signs)
+    x, places = x.where(finite, 0.0), torch.arange(1, x.numel() + 1, dtype=x.dtype)
+    return (x.numel(), int(finite.sum())), float(x.norm()), *(float(x @ (places * k).sin()) for k in WAVES)
 
 
 def find_op(task: CulpritTask, process: ChildProcess) -> Culprit:
