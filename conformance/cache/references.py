@@ -113,8 +113,8 @@ class KeptReferences:
 
     def fetch(self, task: ReferenceTask) -> MadeReference | None:
         """Put the kept reference at the path of a task; None if there is none, or if it is out of date."""
-        made = None if self._folder is None else _load(self._record(task))
-        if made is None or not self._holds(made):
+        made = self._made(task)
+        if made is None:
             return None
         try:
             _link(self._file(task), Path(task.path))
@@ -122,6 +122,20 @@ class KeptReferences:
         except OSError:
             return None
         return replace(made, kept=True)
+
+    def describe(self, task: ReferenceTask) -> str:
+        """All that the kept reference of a task depends on; "" if there is none, or if it is out of date."""
+        made = self._made(task)
+        return json.dumps([self._request(task), dict(made.files), dict(made.variables)]) if made else ""
+
+    def fingerprint(self, task: ReferenceTask) -> str:
+        """The fingerprint of the model and the inputs of the kept reference of a task; "" as for `describe`."""
+        made = self._made(task)
+        return made.fingerprint if made else ""
+
+    def _made(self, task: ReferenceTask) -> MadeReference | None:
+        made = None if self._folder is None else _load(self._record(task))
+        return made if made is not None and self._holds(made) else None
 
     def keep(self, task: ReferenceTask, made: MadeReference) -> None:
         """Keep the reference at the path of a task, unless a source has changed since the run was planned."""

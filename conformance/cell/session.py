@@ -26,7 +26,7 @@ from conformance.oracle.reference import ANY_DRAW, CaseReference
 from conformance.plan import find, matrix
 from conformance.process import child_side, environment
 from conformance.records.cell import ASKED_OTHERWISE, OTHER_WEIGHTS, Cell, Discrepancy, Measure, TensorName, case_of
-from conformance.records.tasks import CellTask
+from conformance.records.tasks import CellTask, Fingerprints, FingerprintsTask
 from zoo import Call, Case, Expect, Spec
 
 STATES = ("buffer", "attribute", "after")  # kinds of tensors that a call leaves
@@ -304,6 +304,17 @@ def open_task(task: CellTask, process: child_side.ChildProcess) -> CellSession:
         raise DamagedReferenceError(f"the kept reference of {spec.name} is of other weights or inputs")
     at_float32, left_out = cache(partial(load, "fp32")), frozenset(task.left_out)
     return CellSession(spec, task.cell, task.seed, process, known, at_float32, task.expect, left_out, task.plain)
+
+
+def take_fingerprints(task: FingerprintsTask, process: child_side.ChildProcess) -> Fingerprints:
+    """The fingerprints of models; what cannot be built has none, and is judged."""
+    found = {}
+    with process.shared():
+        for name, location in task.models.items():
+            with contextlib.suppress(Exception):  # the model's own code may raise anything
+                spec = find.spec_at(location, name)
+                found[name] = weights.fingerprint(spec, task.seed, wide.prepared_model(spec, task.seed))
+    return Fingerprints(found)
 
 
 # Asks the trusted implementation of a model what it gives in a cell.

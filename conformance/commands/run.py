@@ -1,6 +1,7 @@
 """`conformance run` and `conformance bench`: plan, judge under pytest, measure the cells that pass, print tables."""
 
 import contextlib
+import os
 import secrets
 import shlex
 import shutil
@@ -14,9 +15,10 @@ from conformance.commands import interrupts, judging, planning, progress, stored
 from conformance.commands.output import say, tell, what_was_lost
 from conformance.errors import ExitCode, StoreError, UsageError, counted
 from conformance.figures import speed
-from conformance.judging import resuming
+from conformance.judging import keeping, resuming
 from conformance.judging.executor import Executor
 from conformance.process import environment, pool
+from conformance.records.convert import to_json
 from conformance.records.measurements import Result
 from conformance.records.plan import Plan
 from conformance.records.tasks import PlanRequest
@@ -104,12 +106,34 @@ def _judge_and_measure(options: RunOptions, folder: Path, writer: Writer) -> int
     contents = stored.read(folder)
     choice = options.choice
     with planning.children_prepared(contents.plan, fresh=options.fresh, cores=choice.workers):
-        code = (
-            judging.judge_missing(choice, contents, folder, writer) if contents.missing else stored.exit_code(contents)
-        )
+        with _kept_verdicts(options, contents, folder, writer):
+            contents = run_files.read(folder)
+            code = judging.judge_missing(choice, contents, folder, writer) if contents.missing else ExitCode.OK
+        code = stored.exit_code(run_files.read(folder)) if code == ExitCode.OK else code
         if code in (ExitCode.OK, ExitCode.RED) and contents.plan.measure:
             _measure(options, folder, writer)
     return code
+
+
+@contextlib.contextmanager
+def _kept_verdicts(options: RunOptions, contents: Contents, folder: Path, writer: Writer) -> Iterator[None]:
+    """Store the verdicts that earlier runs keep, and afterwards keep those that were given now."""
+    references = environment.references_in_use()
+    if references is None or options.choice.expression or os.environ.get("CI"):
+        yield
+        return
+    known = keeping.KeptVerdicts(contents.plan, Executor(contents.plan, folder / run_files.REFERENCES), references)
+    shown, again = keeping.split(known.find(contents.missing))
+    for kept in shown.values():
+        writer.add(to_json(kept.marked))
+    try:
+        yield
+    finally:
+        verdicts = run_files.read(folder).verdicts
+        for cell in again.keys() & verdicts.keys():
+            if other := keeping.contradiction(verdicts[cell], again[cell]):
+                writer.add(to_json(other))
+        known.keep({cell: verdicts[cell] for cell in contents.missing if cell in verdicts})
 
 
 def _report(options: RunOptions, folder: Path, started: float) -> None:

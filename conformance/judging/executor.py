@@ -142,7 +142,7 @@ class Executor:
             if seen.ending != DAMAGED:
                 break
             self._references.forget(cell.model, made)
-            self._kept.forget(self._task(cell.model))
+            self._kept.forget(self.reference_task(cell.model))
         if seen.ending in (DAMAGED, MACHINE):
             raise MachineError(f"{cell.id} was not judged: {seen.message}")
         seconds = {tasks.KEPT if made.kept else "reference": made.seconds, **seen.seconds}
@@ -161,7 +161,8 @@ class Executor:
         """
         return self._references.of(model, self._make).refused or self._references.path(model)
 
-    def _task(self, model: str) -> tasks.ReferenceTask:
+    def reference_task(self, model: str) -> tasks.ReferenceTask:
+        """The task of making the reference of a model, which may be one at a size that is not planned."""
         wanted = {planned.cell.precision for planned in self.plan.cells} | {"fp32"}
         precisions = tuple(name for name in PRECISIONS if name in wanted)
         plan, path, is_sized = self.plan, self._references.path(model), model not in self.plan.models
@@ -170,7 +171,7 @@ class Executor:
         return tasks.ReferenceTask(model, location, plan.seed, precisions, str(path), light)
 
     def _make(self, model: str) -> tasks.MadeReference:
-        task = self._task(model)
+        task = self.reference_task(model)
         kept = self._kept.fetch(task)
         if kept is not None:
             return kept

@@ -249,6 +249,24 @@ class MadeReference:
     kept: bool = False
 
 
+@dataclass(frozen=True)
+class FingerprintsTask:
+    """Build models, whose specs are at locations, with weights and inputs of a seed, and take their fingerprints."""
+
+    models: Mapping[str, SpecLocation]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Fingerprints:
+    """The fingerprint of each model that could be built, by name."""
+
+    found: Mapping[str, str]
+
+
+FINGERPRINTS = Target("conformance.cell.session:take_fingerprints", FingerprintsTask, Fingerprints)
+
+
 # Tasks and results of the processes that read and run probes of known torch faults.
 
 

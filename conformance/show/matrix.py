@@ -11,7 +11,7 @@ from conformance.figures.speed import SPEED, Speed, completed_speeds
 from conformance.figures.speed import speeds as known_speeds
 from conformance.judging import resuming
 from conformance.records import measurements, tasks
-from conformance.records.cell import STATUSES, SizedModel, Verdict, mode_of, model_of
+from conformance.records.cell import KEPT_SINCE, STATUSES, SizedModel, Verdict, mode_of, model_of
 from conformance.records.plan import ALL_CASES, Plan, PlannedCell
 from conformance.show.text import SIGNS, WIDTH, speed_text, table, visible, without_speed, wrap
 from conformance.store.run_files import Contents
@@ -100,7 +100,9 @@ def render(
     ]
     parts.append("\n".join(footnotes))
     said = remarks(contents.plan, ordered, speeds)
-    said += _kept_references(ordered) if folder else []  # `conformance.check` has no --fresh
+    said += (
+        [*_kept_references(ordered), *_kept_verdicts(ordered)] if folder else []
+    )  # `conformance.check` has no --fresh
     parts.append(wrap("\n".join(said), width))
     parts.append(totals(contents, folder=folder, seconds=seconds))
     return "\n\n".join(part for part in parts if part)
@@ -268,6 +270,15 @@ def left_out(plan: Plan, cells: Sequence[PlannedCell]) -> str:
 def _kept_references(verdicts: list[Verdict]) -> list[str]:
     kept = [verdict.cell for verdict in verdicts if tasks.KEPT in verdict.observation.seconds]
     return [f"· references of an earlier run: {_models(kept)} (--fresh makes new ones)"] if kept else []
+
+
+def _kept_verdicts(verdicts: Iterable[Verdict]) -> list[str]:
+    """How many verdicts are of earlier runs in which all that they depend on was as it is now, and of which days."""
+    days = [str(seen.facts[KEPT_SINCE]) for v in verdicts if KEPT_SINCE in (seen := v.observation).facts]
+    if not days:
+        return []
+    when = f"{min(days)}{f' to {max(days)}' * (min(days) != max(days))}"
+    return [f"· kept verdicts, of inputs that have not changed since: {len(days)} ({when}; --fresh judges all)"]
 
 
 def totals(contents: Contents, *, folder: Path | None, seconds: float | None = None) -> str:
