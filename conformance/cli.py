@@ -137,7 +137,9 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="finish a stored run")
     parser.add_argument("--store", type=Path, default=STORE, help=f"folder for runs (default: {STORE})")
-    parser.add_argument("--fresh", action="store_true", help="reuse no compiled code and no reference of earlier runs")
+    parser.add_argument(
+        "--fresh", action="store_true", help="reuse no verdict, reference or compiled code of earlier runs"
+    )
     parser.add_argument(
         "--every-tensor", action="store_true", help="store the numbers of all tensors (default: near their budgets)"
     )

@@ -24,7 +24,7 @@ ci/test_sessions.py ci/test_steps.py
 conformance/cell/test_compiled_dynamic.py conformance/cell/test_packaged.py conformance/cell/test_vector_instructions.py
 conformance/cell/test_verdicts.py
 conformance/commands/test_bisect.py conformance/commands/test_expect.py
-conformance/commands/test_github.py conformance/commands/test_kept_references.py
+conformance/commands/test_github.py conformance/commands/test_kept.py
 conformance/commands/test_listing.py conformance/commands/test_probes.py conformance/commands/test_shards.py
 conformance/commands/test_usage.py conformance/commands/test_repro.py
 conformance/cuda/test_stand_in.py conformance/figures/test_timed_run.py conformance/gates/test_certainty.py

@@ -40,7 +40,7 @@ class RunOptions:
     measure: str | None  # "" for nothing, "speed", or "bench"; None for the speeds of models of the zoo
     resume: Path | None  # the folder of a run to finish
     folder: Path  # in which new runs are stored
-    fresh: bool = False  # reuse no compiled code and no reference of earlier runs
+    fresh: bool = False  # reuse no verdict, reference or compiled code of earlier runs
     choice: judging.Choice = field(default_factory=judging.Choice)
     junit: Path | None = None  # the file for the results in JUnit's XML
     shard: tuple[int, int] | None = None  # number of the part to judge, from 1, and of all parts

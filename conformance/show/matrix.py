@@ -268,7 +268,8 @@ def left_out(plan: Plan, cells: Sequence[PlannedCell]) -> str:
 
 
 def _kept_references(verdicts: list[Verdict]) -> list[str]:
-    kept = [verdict.cell for verdict in verdicts if tasks.KEPT in verdict.observation.seconds]
+    seen = [(verdict.cell, verdict.observation) for verdict in verdicts]
+    kept = [cell for cell, one in seen if tasks.KEPT in one.seconds and KEPT_SINCE not in one.facts]
     return [f"· references of an earlier run: {_models(kept)} (--fresh makes new ones)"] if kept else []
 
 
