@@ -51,9 +51,9 @@ def python(folder, *arguments, path=ROOT):
 
 
 def environment_of(path):
-    """The environment variables of a command that a test starts."""
+    """The environment variables of a command that a test starts. As in a CI, no verdict of an earlier test is kept."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_PYTEST)}
-    return {**inherited, "PYTHONPATH": str(path), "COLUMNS": "200"}
+    return {**inherited, "CI": "true", "PYTHONPATH": str(path), "COLUMNS": "200"}
 
 
 def run_folder(output):
