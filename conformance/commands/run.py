@@ -124,8 +124,8 @@ def _kept_verdicts(options: RunOptions, contents: Contents, folder: Path, writer
         return
     known = keeping.KeptVerdicts(contents.plan, Executor(contents.plan, folder / run_files.REFERENCES), references)
     shown, again = keeping.split(known.find(contents.missing))
-    for kept in shown.values():
-        writer.add(to_json(kept.marked))
+    if shown:
+        writer.add_kept(kept.marked for kept in shown.values())
     try:
         yield
     finally:

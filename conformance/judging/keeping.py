@@ -104,7 +104,8 @@ class KeptVerdicts:
         names = sorted(name for name in os.environ if name.startswith(READ_BY_TORCH) and name not in environment.OWN)
         variables = {name: sources.content_of_variable(name) for name in names}
         compilers = [sources.content_of_file(Path(path)) for name in COMPILERS if (path := shutil.which(name))]
-        return json.dumps([plan.strict, plan.every_tensor, to_json(plan.environment), variables, compilers])
+        machine = replace(plan.environment, executable="")  # which has many names
+        return json.dumps([plan.strict, plan.every_tensor, to_json(machine), variables, compilers])
 
     def _unchanged(self, models: list[str], known: KeptReferences) -> set[str]:
         """The models whose weights and inputs are those of their kept references."""

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -358,7 +358,7 @@ class Writer:
         Raises:
             StoreError: they could not be stored.
         """
-        self._append({"selected": cells}, "the selection")
+        self._append({"selected": cells}, what="the selection")
 
     def add(self, verdict: Any) -> None:
         """Store the JSON form of one verdict. It is on the disk when this returns.
@@ -370,7 +370,15 @@ class Writer:
         """
         whole = from_json(Verdict, verdict)
         short = bound(whole if self._every_tensor else condense(whole))
-        self._append({"verdict": to_json(short)}, f"the verdict of {short.cell}")
+        self._append({"verdict": to_json(short)}, what=f"the verdict of {short.cell}")
+
+    def add_kept(self, verdicts: Iterable[Verdict]) -> None:
+        """Store verdicts of earlier runs, all at once, because the disk takes as long for one.
+
+        Raises:
+            StoreError: they could not be stored.
+        """
+        self._append(*({"verdict": to_json(bound(verdict))} for verdict in verdicts), what="the kept verdicts")
 
     def add_result(self, job: str, result: Result) -> None:
         """Store the result of a job. It is on the disk when this returns. One that is too long is not stored.
@@ -378,7 +386,7 @@ class Writer:
         Raises:
             StoreError: it could not be stored.
         """
-        self._append({"job": job, "result": to_json(bound_result(result), Result)}, f"the result of {job}")
+        self._append({"job": job, "result": to_json(bound_result(result), Result)}, what=f"the result of {job}")
 
     def close(self) -> None:
         """Write `run.json` if the run is complete, and release the lock, so that other processes can write.
@@ -394,26 +402,26 @@ class Writer:
             os.close(self._file)
             self._lock.release()
 
-    def _append(self, record: dict[str, Any], what: str) -> None:
-        """Append a line whole or not at all. After a failure nothing is written: the disk may be full or broken."""
+    def _append(self, *records: dict[str, Any], what: str) -> None:
+        """Append lines whole or not at all. After a failure nothing is written: the disk may be full or broken."""
         if self._failed is not None:
             raise self._failed
-        line = files.record_line(record)
-        if self._bytes + len(line) > LARGEST:
+        lines = b"".join(map(files.record_line, records))
+        if self._bytes + len(lines) > LARGEST:
             raise self._failure(what, f"a run has at most {LARGEST} bytes")
         try:
             if self._complete:  # `run.json` does not count what is added
                 (self._folder / DONE).unlink(missing_ok=True)
                 files.keep_names(self._folder)
                 self._complete = False
-            files.write_all(self._file, line)
+            files.write_all(self._file, lines)
         except BaseException as problem:
             with contextlib.suppress(OSError):  # if this fails too, the reader drops the unfinished line
                 os.ftruncate(self._file, self._bytes)
             if isinstance(problem, OSError):
                 raise self._failure(what, str(problem.strerror)) from None
             raise  # the person interrupts it
-        self._bytes += len(line)
+        self._bytes += len(lines)
 
     def _failure(self, what: str, why: str) -> StoreError:
         place = self._folder / LINES
