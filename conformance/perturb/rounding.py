@@ -59,7 +59,7 @@ class Rounding(OpMode):
         self._low = self._unit = noise * precision.unit
         self._product = noise * precision.product_unit
         self._cut = 2.0 * precision.product_unit
-        self._generator = generator
+        self._noise = Noise(generator)
         self._hooks: list[tuple[Any, ...]] = []  # one pair for each time that it was entered; `OpMode` enters it again
 
     def __enter__(self) -> Self:
@@ -81,12 +81,11 @@ class Rounding(OpMode):
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op; if it rounds, perturb its operands and results. Adding makes a sparse gradient dense."""
         rule = rule_of(func, kwargs)
-        if not any(map(inputs.has_fractions, leaves_of((args, kwargs)))) or rule.moves(func, args, kwargs):
+        if rule.moves(func, args, kwargs) or not any(map(inputs.has_fractions, leaves_of((args, kwargs)))):
             result = func(*args, **kwargs)
             return self._make_table(result) if rule.tabulates else result
         eta = max(self._unit, FLOAT32_NOISE * math.sqrt(_count_terms(rule, args)))
         written = [tensor for tensor in written_tensors(func, args, kwargs) if inputs.is_rounded(tensor)]
-        whole = are_whole((args, kwargs), rule.whole_from)
 
         # in forward, autocast gives operands and results of products its dtype, and those of most other ops float32
         stored = self._limited and (self._cast or bool(rule.products) or backward.is_running())
@@ -94,7 +93,7 @@ class Rounding(OpMode):
         def perturb(leaf: Any) -> Any:
             if (
                 not inputs.is_rounded(leaf)
-                or any(leaf is tensor for tensor in written)
+                or (written and any(leaf is tensor for tensor in written))
                 or (rule.keeps_masks and _is_mask(leaf))
             ):
                 return leaf
@@ -103,22 +102,23 @@ class Rounding(OpMode):
 
         if rule.kernel and bool(args[0].isfinite().all()):
             return self._resample(rule, func, args, kwargs, eta)
-        if not whole:
-            args, kwargs = self._operands(rule, args, eta, perturb), map_leaves(perturb, kwargs)
+        with Unwatched():
+            whole = are_whole((args, kwargs), rule.whole_from)
+            if not whole:
+                args, kwargs = self._operands(rule, args, eta, perturb), map_leaves(perturb, kwargs)
         result = func(*args, **kwargs)
-        if whole and are_whole(result, rule.whole_from):
-            return result
-        for tensor in written:
-            tensor.copy_(self._perturb(tensor, eta, eta))
-        result = map_leaves(perturb, result)
-        if self._cast and rule.places is not None:
-            with Unwatched():
+        with Unwatched():
+            if whole and are_whole(result, rule.whole_from):
+                return result
+            for tensor in written:
+                tensor.copy_(self._perturb(tensor, eta, eta))
+            result = map_leaves(perturb, result)
+            if self._cast and rule.places is not None:
                 added, squares = count_in_places(rule.places, func, args, kwargs)
                 result.copy_(self._add_strays(result, squares, self._step * added.sqrt()))
-        if rule.rows:
-            return result[:1] + tuple(
-                t if t is None else self._added_up(rule.rows, args[0], t, eta) for t in result[1:]
-            )
+            if rule.rows:
+                sums = (t if t is None else self._added_up(rule.rows, args[0], t, eta) for t in result[1:])
+                return (*result[:1], *sums)
         return result
 
     def _make_table(self, table: torch.Tensor) -> torch.Tensor:
@@ -130,26 +130,27 @@ class Rounding(OpMode):
             held = table == table.float()
             if bool(held.all()):
                 return table
-            return torch.where(held, table, table + eta * table.abs().max() * uniform(table.shape, self._generator))
+            return torch.where(held, table, table + eta * table.abs().max() * self._noise.uniform(table.shape))
 
     def _added_up(self, add: Rows, gradient: torch.Tensor, sums: torch.Tensor, eta: float) -> torch.Tensor:
         """The perturbed gradient of a norm's weight or bias. What multiplies a term has the mean square 1."""
-        with Unwatched():
-            rows = max(1.0, gradient.numel() / max(1, sums.numel()))
-            return self._add_strays(sums, add(gradient.square(), sums), eta * math.sqrt(rows))
+        rows = max(1.0, gradient.numel() / max(1, sums.numel()))
+        return self._add_strays(sums, add(gradient.square(), sums), eta * math.sqrt(rows))
 
     def _add_strays(self, sums: torch.Tensor, squares: torch.Tensor, eta: torch.Tensor | float) -> torch.Tensor:
         """Sums whose partial sums are perturbed.
 
         These are as large as the root of the sum of the squares of their terms, also where the sum itself cancels.
         """
-        return sums + eta * torch.maximum(sums.abs(), squares.abs().sqrt()) * uniform(sums.shape, self._generator)
+        return sums + eta * torch.maximum(sums.abs(), squares.abs().sqrt()) * self._noise.uniform(sums.shape)
 
     def _operands(
         self, rule: Rule, args: tuple[Any, ...], eta: float, perturb: Callable[[Any], Any]
     ) -> tuple[Any, ...]:
         """The perturbed operands of an op."""
         multiplied = rule.products if self._product else ()
+        if not (multiplied or rule.grid or rule.probabilities):
+            return tuple(map_leaves(perturb, args))
         return tuple(
             self._perturb_factor(arg, eta)
             if i in multiplied
@@ -183,40 +184,36 @@ class Rounding(OpMode):
     def _underflown(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor as a format of limited range might hold it; its numbers keep their signs, or become zero."""
         quantum = self._quantum / self._scale if backward.is_scaled() else self._quantum
-        with Unwatched():
-            size, most = tensor.abs(), quantum / self._low
-            if tensor.numel() >= LARGE:
-                near = (size < NEAR * most).nonzero(as_tuple=True)
-                if FEW * len(near[0]) < tensor.numel():
-                    few = size[near]
-                    if not _any_between(few, most):
-                        return tensor
-                    return tensor.clone().index_put_(near, self._near_underflow(tensor[near], few, quantum))
-            return self._near_underflow(tensor, size, quantum) if _any_between(size, most) else tensor
+        size, most = tensor.abs(), quantum / self._low
+        if tensor.numel() >= LARGE:
+            near = (size < NEAR * most).nonzero(as_tuple=True)
+            if FEW * len(near[0]) < tensor.numel():
+                few = size[near]
+                if not _any_between(few, most):
+                    return tensor
+                return tensor.clone().index_put_(near, self._near_underflow(tensor[near], few, quantum))
+        return self._near_underflow(tensor, size, quantum) if _any_between(size, most) else tensor
 
     def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
         """Numbers of which the smallest are perturbed. `size` is that of the numbers, and is used up."""
         share = size.reciprocal_().mul_(NOISE / 2 * quantum).clamp_(max=1.0)
-        return share.mul_(uniform(tensor.shape, self._generator)).add_(1.0).mul_(tensor)
+        return share.mul_(self._noise.uniform(tensor.shape)).add_(1.0).mul_(tensor)
 
     def _perturb_grid(self, grid: torch.Tensor, eta: float) -> torch.Tensor:
         """A perturbed grid of grid_sampler, which adds one to every coordinate before it rounds."""
-        with Unwatched():
-            return self._perturb(self._perturb(grid, eta, eta) + 1.0, eta, eta) - 1.0
+        return self._perturb(self._perturb(grid, eta, eta) + 1.0, eta, eta) - 1.0
 
     def _perturb_factor(self, operand: torch.Tensor, eta: float) -> torch.Tensor:
         """A perturbed operand of a product. A device may round or truncate it, and truncation only makes it smaller."""
         coarse = self._perturb(operand, max(eta, self._product + self._cut), max(eta, self._product))
         if operand.is_complex():
             return coarse
-        with Unwatched():
-            held = operand.view(torch.int64) & BELOW_TF32 == 0
-            return torch.where(held, self._perturb(operand, eta, eta), coarse)
+        held = operand.view(torch.int64) & BELOW_TF32 == 0
+        return torch.where(held, self._perturb(operand, eta, eta), coarse)
 
     def _perturb(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
-        with Unwatched():
-            tensor = tensor.resolve_conj().resolve_neg()  # below autograd, a product forgets both
-            return perturb(tensor, down, up, self._generator)
+        tensor = tensor.resolve_conj().resolve_neg()  # below autograd, a product forgets both
+        return self._noise.perturb(tensor, down, up)
 
 
 def _any_between(sizes: torch.Tensor, most: float) -> bool:
@@ -227,8 +224,7 @@ def _any_between(sizes: torch.Tensor, most: float) -> bool:
 
 def _is_mask(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds zeros and ones alone."""
-    with Unwatched():
-        return bool(((tensor == 0) | (tensor == 1)).all())
+    return bool(((tensor == 0) | (tensor == 1)).all())
 
 
 def _count_terms(rule: Rule, args: tuple[Any, ...]) -> int:
@@ -270,11 +266,10 @@ class Nearest(Rounding):
         """The tensor, rounded to nearest; as it is if every precision keeps it in float32."""
         if max(down, up) < self._low:
             return tensor
-        with Unwatched():
-            tensor = tensor.resolve_conj().resolve_neg()
-            nearest = tensor * self._splitter
-            nearest -= nearest - tensor
-            return nearest if all_finite(nearest) else torch.where(nearest.isfinite(), nearest, tensor)
+        tensor = tensor.resolve_conj().resolve_neg()
+        nearest = tensor * self._splitter
+        nearest -= nearest - tensor
+        return nearest if all_finite(nearest) else torch.where(nearest.isfinite(), nearest, tensor)
 
     def _add_strays(self, sums: torch.Tensor, squares: torch.Tensor, eta: torch.Tensor | float) -> torch.Tensor:  # noqa: ARG002
         """The sums as they are: how the partial sums round, one run cannot tell."""
@@ -283,8 +278,7 @@ class Nearest(Rounding):
     def _underflown(self, tensor: torch.Tensor) -> torch.Tensor:
         stored = super()._underflown(tensor)
         if stored is not tensor and not self.underflew:
-            with Unwatched():
-                self.underflew = bool((stored - tensor).norm() > self._step * tensor.norm())
+            self.underflew = bool((stored - tensor).norm() > self._step * tensor.norm())
         return stored
 
     def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
@@ -330,12 +324,11 @@ def are_whole(numbers: Any, least: int | None) -> bool:
     """
     if least is None:
         return False
-    with Unwatched():
-        for leaf in leaves_of(numbers):
-            if isinstance(leaf, float) and not leaf.is_integer():
-                return False
-            if inputs.is_rounded(leaf) and not _is_whole(leaf.detach(), least):
-                return False
+    for leaf in leaves_of(numbers):
+        if isinstance(leaf, float) and not leaf.is_integer():
+            return False
+        if inputs.is_rounded(leaf) and not _is_whole(leaf, least):
+            return False
     return True
 
 
@@ -344,72 +337,79 @@ def _is_whole(tensor: torch.Tensor, least: int) -> bool:
         return False
     if not tensor.numel():
         return True
-    first = tensor[(0,) * tensor.dim()].item()  # most tensors are told by one element
+    first = tensor.as_strided((), ()).item()  # most tensors are told by one element
     if first != first // 1 or not abs(first) <= LARGEST:
         return False
     low, high = tensor.aminmax()
     return least <= float(low) and float(high) <= LARGEST and bool((tensor == tensor.trunc()).all())
 
 
-# Draws the noise of perturbed runs: numbers that are uniform from -1 to 1.
+# The noise of perturbed runs: numbers that are uniform from -1 to 1.
 #
-# Each element of a small tensor gets a number of its own. Those of a large one are read from a pool of two million
-# numbers, which is the same in every process, from a random place on. So a number comes back in other ops, at other
-# elements, and in one tensor after a million elements at the earliest: one sum hardly has a number twice.
+# They are read from a pool of two million numbers, which is the same in every process. Small tensors read on from where
+# the last one ended, so no number comes twice among a million. A large one reads from a random place on. So its
+# numbers come back in other ops, at other elements, and in one tensor after a million elements at the earliest: one sum
+# hardly has a number twice.
 
-LARGE = 2**16  # elements; below, a tensor is drawn as fast as the pool is read
+LARGE = 2**16  # elements
 POOL = 2**21
 WINDOW = POOL // 2  # that are read at once
 KEPT = 16  # sizes of perturbations for which the factors of the whole pool are kept, 16 MiB each
 STEP = 2.0**-31  # uniform numbers of all of int32 are drawn twice as fast as numbers of float64
 
 
-def uniform(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
-    """Uniform numbers from -1 to 1, as float64."""
-    count = shape.numel()
-    if count < LARGE:
-        return _draw(count, generator).view(shape)
-    return torch.cat(_windows(_pool(), count, generator)).view(shape)
+class Noise:
+    """The noise of one run. The generator chooses the places of the pool from which it reads on."""
 
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator, self._place = generator, POOL
 
-def perturb(tensor: torch.Tensor, down: float, up: float, generator: torch.Generator) -> torch.Tensor:
-    """A tensor times random factors, as float64 or complex128, with the strides of the tensor if it is dense.
+    def uniform(self, shape: torch.Size) -> torch.Tensor:
+        """Uniform numbers from -1 to 1, as float64."""
+        return torch.cat(self._windows(_pool(), shape.numel())).view(shape)
 
-    The factors are uniform from 1 - down to 1 + up.
-    """
-    flat = None if tensor.is_complex() or tensor.numel() < LARGE else _in_memory_order(tensor)
-    factors = torch.empty_like(tensor, dtype=torch.float64)
-    if flat is None:
-        centre = torch.tensor(1.0 + (up - down) / 2, dtype=torch.float64)
-        torch.add(centre, uniform(tensor.shape, generator), alpha=(up + down) / 2, out=factors)
-        return tensor * factors if tensor.is_complex() else factors.mul_(tensor)
-    windows = _windows(_factors(down, up), len(flat), generator)
-    results = factors.permute(_order(factors)).view(-1).split(WINDOW)
-    for numbers, window, result in zip(flat.split(WINDOW), windows, results, strict=True):
-        torch.mul(numbers, window, out=result)
-    return factors
+    def perturb(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
+        """A tensor times random factors, as float64 or complex128, with the strides of the tensor if it is dense.
 
+        The factors are uniform from 1 - down to 1 + up.
+        """
+        middle, reach = 1.0 + (up - down) / 2, (up + down) / 2
+        result = torch.empty_like(tensor, dtype=inputs.widest(tensor.dtype))
+        if tensor.numel() < LARGE:  # one view, because here each call of torch counts
+            numbers = _pool().as_strided(result.shape, result.stride(), self._next(tensor.numel()))
+            return torch.mul(tensor, torch.rsub(numbers, middle, alpha=reach), out=result)
+        flat = None if tensor.is_complex() else _in_memory_order(tensor)
+        if flat is None:
+            return torch.mul(tensor, self.uniform(tensor.shape).mul_(reach).add_(middle), out=result)
+        windows = self._windows(_factors(middle, reach), len(flat))
+        products = result.permute(_order(result)).view(-1).split(WINDOW)
+        for numbers, window, product in zip(flat.split(WINDOW), windows, products, strict=True):
+            torch.mul(numbers, window, out=product)
+        return result
 
-def _draw(count: int, generator: torch.Generator) -> torch.Tensor:
-    numbers = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    return numbers.view(torch.int32)[:count].to(torch.float64).mul_(STEP)
+    def _windows(self, pool: torch.Tensor, count: int) -> list[torch.Tensor]:
+        """Parts of a pool that have so many numbers together, but one part at least."""
+        sizes = [min(count - start, WINDOW) for start in range(0, max(count, 1), WINDOW)]
+        return [pool.narrow(0, self._next(size), size) for size in sizes]
 
-
-def _windows(pool: torch.Tensor, count: int, generator: torch.Generator) -> list[torch.Tensor]:
-    """Parts of a pool that have so many numbers together, each from a random place on."""
-    sizes = [min(count - start, WINDOW) for start in range(0, count, WINDOW)]
-    starts = torch.randint(POOL - WINDOW + 1, (len(sizes),), generator=generator).tolist()
-    return [pool[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    def _next(self, count: int) -> int:
+        """The place of the next numbers, at most a window; for a large tensor, a random place."""
+        if count >= LARGE or self._place + count > POOL:
+            self._place = int(torch.randint(POOL - WINDOW + 1, (), generator=self._generator))
+        place, self._place = self._place, self._place + count
+        return place
 
 
 @cache
 def _pool() -> torch.Tensor:
-    return _draw(POOL, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    numbers = torch.empty(POOL // 2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    return numbers.view(torch.int32).to(torch.float64).mul_(STEP)
 
 
 @lru_cache(KEPT)
-def _factors(down: float, up: float) -> torch.Tensor:
-    return _pool().mul((up + down) / 2).add_(1.0 + (up - down) / 2)
+def _factors(middle: float, reach: float) -> torch.Tensor:
+    return _pool().mul(reach).add_(middle)
 
 
 def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor | None:

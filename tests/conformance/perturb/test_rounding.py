@@ -11,7 +11,7 @@ import zoo
 from conformance.axes import PRECISIONS
 from conformance.evaluate.inputs import seed_generator
 from conformance.gates.budget import NOISE
-from conformance.perturb.rounding import LARGE, WINDOW, Nearest, Rounding, perturb, uniform
+from conformance.perturb.rounding import LARGE, WINDOW, Nearest, Noise, Rounding
 
 PRECISION = PRECISIONS["amp_bf16"]
 ETA = NOISE * PRECISION.unit
@@ -354,13 +354,17 @@ def test_noise_makes_no_number_that_an_op_refuses(precision, gradient):
 SMALL = 2.0**-10
 
 
+def noise(*words):
+    return Noise(seed_generator(*words))
+
+
 @pytest.fixture(params=[1000, LARGE, WINDOW + 12345], ids=["small", "pool", "two windows"])
 def count(request):
     return request.param
 
 
 def test_factors_are_uniform_between_their_ends(count):
-    found = perturb(torch.ones(count, dtype=torch.float64), 2 * SMALL, SMALL, seed_generator("run")) - 1.0
+    found = noise("run").perturb(torch.ones(count, dtype=torch.float64), 2 * SMALL, SMALL) - 1.0
     assert -2 * SMALL <= found.amin() < -1.95 * SMALL
     assert 0.95 * SMALL < found.amax() <= SMALL
     assert abs(float(found.mean()) + SMALL / 2) < 4 * 1.5 * SMALL / (3 * count) ** 0.5
@@ -369,53 +373,60 @@ def test_factors_are_uniform_between_their_ends(count):
 
 def test_infinities_and_zeros_stay(count):
     special = torch.tensor([torch.inf, -torch.inf, 0.0], dtype=torch.float64).repeat(count // 3 + 1)
-    assert torch.equal(perturb(special, SMALL, SMALL, seed_generator("run")), special)
+    assert torch.equal(noise("run").perturb(special, SMALL, SMALL), special)
 
 
 def test_two_runs_differ_and_one_seed_repeats_itself(count):
     ones = torch.ones(count, dtype=torch.float64)
-    first, again, other = (perturb(ones, SMALL, SMALL, seed_generator(word)) for word in ("a", "a", "b"))
+    first, again, other = (noise(word).perturb(ones, SMALL, SMALL) for word in ("a", "a", "b"))
     assert torch.equal(first, again)
     assert (first != other).double().mean() > 0.99
 
 
 def test_no_number_comes_twice_within_a_window():
-    found = perturb(torch.ones(WINDOW, dtype=torch.float64), SMALL, SMALL, seed_generator("run"))
+    found = noise("run").perturb(torch.ones(WINDOW, dtype=torch.float64), SMALL, SMALL)
     half = WINDOW // 2
     assert abs(float(torch.dot(found[:half] - 1.0, found[half:] - 1.0))) < 5 * SMALL**2 / 3 * half**0.5
 
 
+def test_small_tensors_read_on_so_no_number_comes_twice_in_them():
+    run = noise("run")
+    numbers = torch.cat([run.uniform(torch.Size([LARGE - 1])) for _ in range(WINDOW // LARGE)])
+    assert len(numbers.unique()) > len(numbers) - 1000  # in 2^32 possible ones, a hundred meet by chance
+
+
+@pytest.mark.parametrize("side", [70, 700], ids=["small", "pool"])
 @pytest.mark.parametrize(
     "view",
     [
         lambda t: t,
         lambda t: t.T,
         lambda t: t[:, ::2],
-        lambda t: t[:1].expand(700, 700),
-        lambda t: t.view(10, 70, 7, 100).permute(0, 3, 1, 2),
+        lambda t: t[:1].expand_as(t),
+        lambda t: t.unflatten(1, (7, -1)).unflatten(0, (10, -1)).permute(0, 3, 1, 2),
     ],
     ids=["contiguous", "transposed", "gaps", "expanded", "channels last"],
 )
-def test_the_result_has_the_strides_of_a_dense_tensor(view):
-    tensor = view(torch.randn(700, 700, dtype=torch.float64))
-    assert tensor.numel() >= LARGE
-    found = perturb(tensor, SMALL, SMALL, seed_generator("run"))
+def test_the_result_has_the_strides_of_a_dense_tensor(view, side):
+    tensor = view(torch.randn(side, side, dtype=torch.float64))
+    assert (tensor.numel() >= LARGE) == (side == 700)
+    found = noise("run").perturb(tensor, SMALL, SMALL)
     assert found.stride() == torch.empty_like(tensor).stride()
     ratio = found / tensor - 1.0
     assert ratio.abs().amax() <= SMALL * (1.0 + 1e-9)
     assert ratio.std() == pytest.approx(SMALL / 3**0.5, rel=0.05)
-    assert abs(torch.corrcoef(ratio.reshape(700, -1))[0, 1]) < 0.3
+    assert abs(torch.corrcoef(ratio.reshape(side, -1))[0, 1]) < 0.3
 
 
 def test_complex_numbers_get_one_factor_for_both_parts():
     tensor = torch.randn(LARGE, dtype=torch.complex128)
-    ratio = perturb(tensor, SMALL, SMALL, seed_generator("run")) / tensor
+    ratio = noise("run").perturb(tensor, SMALL, SMALL) / tensor
     assert ratio.imag.abs().amax() < 1e-12
     assert 0.9 * SMALL < (ratio.real - 1.0).abs().amax() <= SMALL * (1.0 + 1e-9)
 
 
 def test_the_pool_is_not_written(count):
-    before = uniform(torch.Size([LARGE]), seed_generator("run")).clone()
-    perturb(torch.ones(count, dtype=torch.float64), SMALL, SMALL, seed_generator("other")).zero_()
-    uniform(torch.Size([count]), seed_generator("other")).mul_(0.0)
-    assert torch.equal(uniform(torch.Size([LARGE]), seed_generator("run")), before)
+    before = noise("run").uniform(torch.Size([LARGE])).clone()
+    noise("other").perturb(torch.ones(count, dtype=torch.float64), SMALL, SMALL).zero_()
+    noise("other").uniform(torch.Size([count])).mul_(0.0)
+    assert torch.equal(noise("run").uniform(torch.Size([LARGE])), before)
