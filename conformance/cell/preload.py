@@ -10,9 +10,8 @@ import importlib
 import inspect
 import os
 import signal
-import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any
 
@@ -29,6 +28,7 @@ NEEDED = (
     "conformance.cell.observe",
     "conformance.measure.side_by_side",
 )
+LATE = internals.IMPORTED_LATE  # imported once a child has needed them
 PROBE_SECONDS = 120.0  # for the compiler to compile what torch asks of it
 _kept: list[Any] = []  # ops
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -124,19 +124,17 @@ def prepare() -> None:
     harmless(lambda: importlib.import_module("zoo.catalog").list_models())
 
 
-def has_compiler() -> bool:
-    """Whether this process has imported the compiler."""
-    return internals.COMPILER in sys.modules
+def import_late(names: Collection[str]) -> None:
+    """Import those of `LATE` that a child has needed.
 
-
-def import_compiler() -> None:
-    """Import the compiler where no cell compiles, once a child has needed it.
-
-    Torch imports its compiler when it first calls an operator of `torch.library`, or checkpoints activations. That
-    takes 0.8 s, which a model without any should not pay, and not each process of a model that has some.
+    Torch imports its compiler when it first calls an operator of `torch.library`, or checkpoints activations, and what
+    forward mode needs at the first tangent. A model without any should not pay for that, and of a model that has some
+    not each process.
     """
     with cuda_runtime_untouched(), ops_kept():
-        importlib.import_module(internals.COMPILER)
+        for name in LATE:
+            if name in names:
+                importlib.import_module(name)
 
 
 with cuda_runtime_untouched(), ops_kept():
