@@ -245,14 +245,12 @@ def raise_by_name(task, process):
 
 
 def needs(task, process):
-    """Whether a module was there before, how many threads the fork server has, and a tangent of a scripted model."""
-    import torch  # noqa: PLC0415
-
-    found = {"there": task["module"] in sys.modules, "threads": len(list(Path(f"/proc/{os.getppid()}/task").iterdir()))}
-    importlib.import_module(task["module"])
+    """Which modules were there before, how many threads the fork server has, and a tangent of a scripted model."""
+    there, threads = [name in sys.modules for name in task["modules"]], Path(f"/proc/{os.getppid()}/task")
+    torch, *_ = map(importlib.import_module, ["torch", *task["modules"]])
     scripted, x = torch.jit.script(torch.nn.ReLU()), torch.tensor([3.0, -1.0])
     tangent = torch.func.jvp(scripted, (x,), (torch.full_like(x, 2.0),))[1]
-    return found | {"tangent": tangent.tolist()}
+    return {"there": there, "threads": len(list(threads.iterdir())), "tangent": tangent.tolist()}
 
 
 def use_cuda(task, process):
