@@ -6,6 +6,7 @@ torch already. The parent keeps the deadline, because native code does not notic
 parent itself is stopped, or the machine sleeps, does not count.
 """
 
+import contextlib
 import time
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -78,6 +79,13 @@ def run(target: Target[TaskT, ResultT], task: TaskT, *, deadline: float, method:
     except LostError as problem:
         _refuse(f"every process imports torch anew, because {problem}")
         return run(target, task, deadline=deadline)
+
+
+def start_server() -> None:
+    """Let the fork server start while this process does something else. Who needs it meets what goes wrong."""
+    if not _does_without_server():
+        with contextlib.suppress(OSError):
+            fork_server.current()
 
 
 def _fork(request: dict[str, Any]) -> Process:

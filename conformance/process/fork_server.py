@@ -42,15 +42,14 @@ def is_possible() -> bool:
 
 
 class ForkServer:
-    """A fork server that is ready.
+    """A fork server, which imports what children need while its run goes on.
 
     Attributes:
         pid: its process id.
-        compiles_for: the device types for which it has prepared to compile.
+        compiles_for: the device types for which it prepares to compile.
         lost: how it ended; "" while it serves.
 
     Raises:
-        LostError: it does not start.
         OSError: the system starts no process.
     """
 
@@ -77,14 +76,16 @@ class ForkServer:
             unless_it_starts.pop_all()
         self.pid = self._process.pid
         Thread(target=self._hear, daemon=True).start()
-        self._await(self._ready, READY_SECONDS, "is not ready")
 
     def start(self, child: "Forked", *descriptors: int) -> None:
         """Fork a child that reads its task from the first descriptor, answers to the second, complains to the third.
 
+        It waits until the server is ready.
+
         Raises:
             LostError: the server does not do it.
         """
+        self._await(self._ready, READY_SECONDS, "is not ready")
         with self._lock:
             self._started += 1
             child.number = self._started
@@ -253,7 +254,6 @@ def current() -> ForkServer:
     """The fork server of this process; one that is lost, or lacks the compiler that children need, is replaced.
 
     Raises:
-        LostError: it does not start.
         OSError: the system starts no process.
     """
     global _server  # noqa: PLW0603 -- a process has one
@@ -268,7 +268,7 @@ def current() -> ForkServer:
 
 
 def compiles() -> bool:
-    """Whether this process has a fork server that has loaded the compiler."""
+    """Whether this process has a fork server that loads the compiler before it serves."""
     return _server is not None and bool(_server.compiles_for) and not _server.lost
 
 
