@@ -181,6 +181,8 @@ COMPILED_MODULE = "_orig_mod"
 SAVED = "_saved_"  # begins the names of what a node of autograd's graph saves
 COMPILER = "torch._dynamo"
 SYMBOLS = "torch.fx.experimental.symbolic_shapes"  # torch imports it when a gradient or a custom op first needs it
+FORWARD_MODE = "torch._decomp.decompositions_for_jvp"
+IMPORTED_LATE = (COMPILER, FORWARD_MODE)  # torch imports these when a model first needs them, in 0.8 and 0.2 s
 NEEDED_TO_COMPILE = """
     torch._inductor.compile_fx
     torch._dynamo.backends.cudagraphs torch._dynamo.backends.distributed torch._dynamo.backends.inductor

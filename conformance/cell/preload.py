@@ -10,9 +10,8 @@ import importlib
 import inspect
 import os
 import signal
-import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any
 
@@ -27,7 +26,6 @@ NEEDED = (
     internals.SYMBOLS,
     "numpy.random",  # NumPy imports it at the first draw
     "conformance.cell.observe",
-    "conformance.measure.side_by_side",
 )
 PROBE_SECONDS = 120.0  # for the compiler to compile what torch asks of it
 _kept: list[Any] = []  # ops
@@ -121,22 +119,26 @@ def prepare() -> None:
             harmless(_prepare_graphs)
     if "cpu" in environment.compiles_for():
         harmless(_probe_processor, PROBE_SECONDS)
-    harmless(lambda: importlib.import_module("zoo.catalog").list_models())
 
 
-def has_compiler() -> bool:
-    """Whether this process has imported the compiler."""
-    return internals.COMPILER in sys.modules
+LATE: dict[str, Callable[[], object]] = {  # what to do once a child had to import a module
+    **{name: partial(importlib.import_module, name) for name in internals.IMPORTED_LATE},
+    "conformance.measure.side_by_side": partial(importlib.import_module, "conformance.measure.side_by_side"),
+    "zoo.models": lambda: importlib.import_module("zoo.catalog").list_models(),  # the whole zoo
+}
 
 
-def import_compiler() -> None:
-    """Import the compiler where no cell compiles, once a child has needed it.
+def import_late(names: Collection[str]) -> None:
+    """Import those of `LATE` that a child has needed.
 
-    Torch imports its compiler when it first calls an operator of `torch.library`, or checkpoints activations. That
-    takes 0.8 s, which a model without any should not pay, and not each process of a model that has some.
+    Torch imports its compiler when it first calls an operator of `torch.library`, or checkpoints activations, and what
+    forward mode needs at the first tangent. A model without any should not pay for that, and of a model that has some
+    not each process. So it is with the meter and the models of the zoo, which take a tenth of the server's start.
     """
     with cuda_runtime_untouched(), ops_kept():
-        importlib.import_module(internals.COMPILER)
+        for name, step in LATE.items():
+            if name in names:
+                harmless(step)
 
 
 with cuda_runtime_untouched(), ops_kept():

@@ -17,7 +17,7 @@ from conformance.commands.repro import reproduce
 from conformance.commands.stored import exit_code
 from conformance.errors import ExitCode, StoreError, UsageError
 from conformance.judging.executor import Executor
-from conformance.process import child_side, pool
+from conformance.process import pool
 from conformance.records.cell import Verdict
 from conformance.records.convert import to_json
 from conformance.records.plan import Plan
@@ -29,19 +29,6 @@ from conformance.store import run_files
 SAVED = "saved"  # the folder of the saved model in a run folder
 FRAME = '<iframe srcdoc="{}" sandbox style="width:100%;height:{}px;border:0"></iframe>'  # so that no style leaks
 FRAME_HEIGHT, ROW_HEIGHT = (260, 640), 38  # in pixels: the least and the most, and of a row
-
-
-def refuse_in_child() -> None:
-    """Refuse to judge anything in a process that judges a cell: it imports the person's modules.
-
-    Raises:
-        UsageError: this process is one.
-    """
-    if child_side.is_child():
-        raise UsageError(
-            "check was called while a child process imported your module; put the call into a function, or under "
-            'if __name__ == "__main__":'
-        )
 
 
 def judge_request(request: PlanRequest, folder: Path) -> run_files.Contents:

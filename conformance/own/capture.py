@@ -13,7 +13,7 @@ import pickle
 import symtable
 import sys
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -27,11 +27,39 @@ from torch.nn.utils import parametrize
 from conformance import axes, errors
 from conformance.own import forms, spec
 from conformance.records.plan import TRAINING, OtherModel, OwnModel, SpecLocation, name_from
-from zoo import Call, Convention, Expect, internals
+from zoo import Call, Convention, Expect, SpecError, internals
 
 ELSE = 'Define it in a module, or name a function that builds it ("package.module:build")'
 SAVES_ITSELF = (torch.export.ExportedProgram, torch.jit.ScriptModule, torch.jit.ScriptFunction)
 MODEL, CALL, DEFINITIONS = "model", "call.pt", "definitions.py"
+
+
+def call_of(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Call:
+    """The call of these arguments. Raises UsageError if the keyword arguments are none."""
+    try:
+        return Call(args, dict(kwargs or {}))
+    except (SpecError, TypeError, ValueError) as problem:
+        raise errors.UsageError(f"check: kwargs must map names to arguments, got {kwargs!r}") from problem
+
+
+def locate(target: Any, call: Call, folder: Path, *, reference: Any, candidate: Any, **said: Any) -> SpecLocation:
+    """The location of a model, see `capture`; without a name if the target is the name of one that every process finds.
+
+    Raises UsageError if something cannot be stored, or if the model needs inputs and has none.
+    """
+    target = _of_main(target)
+    named = isinstance(target, (str, os.PathLike))
+    if not (call.args or call.kwargs or (named and forms.is_named(str(target)))):
+        raise errors.UsageError("check: no inputs; give those of one call, as in check(model, x)")
+    folder.mkdir()
+    others = {"reference": _of_main(reference), "candidate": _of_main(candidate)}
+    return capture(None if named else target, call, folder, **others, **said)
+
+
+def _of_main(thing: Any) -> Any:
+    """What a name of the main module, such as "__main__:Net", stands for; anything else as it is."""
+    named = isinstance(thing, str) and thing.startswith(f"{MAIN}:")
+    return spec.attribute(sys.modules[MAIN], thing.removeprefix(f"{MAIN}:")) if named else thing
 
 
 def capture(  # noqa: PLR0913 -- what `conformance.check` is told of a model

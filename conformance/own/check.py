@@ -2,21 +2,25 @@
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conformance import axes, errors
-from conformance.commands import checking
-from conformance.judging import declarations
-from conformance.own import capture, forms, spec
-from conformance.records import plan, tasks
-from zoo import Call, Convention, Expect, SpecError
+from conformance.process import child, child_side
+from conformance.records import tasks
+from zoo import Convention, Expect
 
-RUN, REGISTERED, MAIN = "run", "modes", "__main__:"
+if TYPE_CHECKING:
+    from conformance.commands.checking import Report
+
+RUN, REGISTERED = "run", "modes"
+IN_CHILD = (
+    "check was called while a child process imported your module; put the call into a function, or under "
+    'if __name__ == "__main__":'
+)
 
 
 def check(  # noqa: PLR0913 -- everything that a person may want to say; only the model and its inputs must be said
@@ -31,7 +35,7 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
     expect: str | os.PathLike[str] | Iterable[Expect | Convention] = (),
     reference: Any = None,
     candidate: Any = None,
-) -> checking.Report:
+) -> "Report":
     """Judge whether a model computes the same in every mode and precision, forward and backward.
 
     The model is called in processes of their own, never in this one. Nothing need be declared: what is unknown is what
@@ -66,21 +70,29 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
             the parameters and buffers of reference or candidate are not the model's.
         MachineError: the machine failed, and not the model.
     """
-    checking.refuse_in_child()
+    if child_side.is_child():
+        raise errors.UsageError(IN_CHILD)
+    request = tasks.PlanRequest(
+        modes=_names("mode", modes, () if isinstance(target, (str, os.PathLike)) else axes.MODES),
+        precisions=_names("precision", precisions, axes.PRECISIONS),
+        devices=_names("device", device, axes.DEVICES),
+        seed=seed,
+    )
+    if not request.may_compile:  # else it would need the folder of compiled code, which the plan names
+        child.start_server()
+    from conformance.commands import checking  # noqa: PLC0415 -- 0.2 s, in which the fork server starts
+    from conformance.judging import declarations  # noqa: PLC0415
+    from conformance.own import capture  # noqa: PLC0415
+
     file = Path(expect) if isinstance(expect, (str, os.PathLike)) else None
     given = () if isinstance(expect, (str, os.PathLike)) else tuple(expect)
     folder = Path(tempfile.mkdtemp(prefix="conformance-check-"))
     try:
-        request = tasks.PlanRequest(
-            modes=_names("mode", modes, () if isinstance(target, (str, os.PathLike)) else axes.MODES),
-            precisions=_names("precision", precisions, axes.PRECISIONS),
-            devices=_names("device", device, axes.DEVICES),
-            seed=seed,
-            declared=declarations.read(file) if file else {},
-        )
-        others = {"reference": _of_main(reference), "candidate": _of_main(candidate)}
-        location = _locate(target, _call(inputs, kwargs), folder / checking.SAVED, train, given, others)
-        request = replace(request, registered=capture.store_modes(request.modes, folder / checking.SAVED / REGISTERED))
+        request = replace(request, declared=declarations.read(file) if file else {})
+        saved, call = folder / checking.SAVED, capture.call_of(inputs, kwargs)
+        others = {"reference": reference, "candidate": candidate}
+        location = capture.locate(target, call, saved, train=train, expect=given, **others)
+        request = replace(request, registered=capture.store_modes(request.modes, saved / REGISTERED))
         if location.own and isinstance(target, (str, os.PathLike)) and not location.own.name:
             request = replace(request, sources=(os.fspath(target),), given=location.own)
         else:
@@ -89,36 +101,6 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _locate(  # noqa: PLR0913 -- as given
-    target: Any,
-    call: Call,
-    folder: Path,
-    train: bool | None,  # noqa: FBT001
-    expect: tuple[Expect | Convention, ...],
-    others: Mapping[str, Any],
-) -> plan.SpecLocation:
-    """The location of the model; without a name if the target is the name of one that every process finds."""
-    target = _of_main(target)
-    named = isinstance(target, (str, os.PathLike))
-    if not (call.args or call.kwargs or (named and forms.is_named(str(target)))):
-        raise errors.UsageError("check: no inputs; give those of one call, as in check(model, x)")
-    folder.mkdir()
-    return capture.capture(None if named else target, call, folder, train=train, expect=expect, **others)
-
-
-def _of_main(thing: Any) -> Any:
-    """What a name of the main module, such as "__main__:Net", stands for; anything else as it is."""
-    named = isinstance(thing, str) and thing.startswith(MAIN)
-    return spec.attribute(sys.modules["__main__"], thing.removeprefix(MAIN)) if named else thing
-
-
-def _call(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Call:
-    try:
-        return Call(args, dict(kwargs or {}))
-    except (SpecError, TypeError, ValueError) as problem:
-        raise errors.UsageError(f"check: kwargs must map names to arguments, got {kwargs!r}") from problem
 
 
 def _names(axis: str, given: str | Iterable[str], known: Iterable[str]) -> tuple[str, ...]:

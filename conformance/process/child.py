@@ -6,6 +6,7 @@ torch already. The parent keeps the deadline, because native code does not notic
 parent itself is stopped, or the machine sleeps, does not count.
 """
 
+import contextlib
 import time
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -80,6 +81,13 @@ def run(target: Target[TaskT, ResultT], task: TaskT, *, deadline: float, method:
         return run(target, task, deadline=deadline)
 
 
+def start_server() -> None:
+    """Let the fork server start while this process does something else. Who needs it meets what goes wrong."""
+    if not _does_without_server():
+        with contextlib.suppress(OSError):
+            fork_server.current()
+
+
 def _fork(request: dict[str, Any]) -> Process:
     """A process under the fork server; if that is lost in this moment, under the one that replaces it."""
     try:
@@ -111,7 +119,7 @@ def _await_end(process: Process, target: Target[TaskT, ResultT], deadline: float
         if kind in ("answered", "refused"):
             process.wait(GRACE_SECONDS)
         if conversation.imported:
-            process.share()
+            process.share(conversation.imported)
     finally:
         process.end()
     seconds, phase = time.monotonic() - started, conversation.phase
@@ -138,13 +146,13 @@ class _Conversation:
     Attributes:
         phase: the last phase that it reported.
         remarks: those that came with its result.
-        imported: whether it had to import the compiler.
+        imported: what it had to import, and later processes may need too.
     """
 
     def __init__(self) -> None:
         self.phase = "start"
         self.remarks: tuple[str, ...] = ()
-        self.imported = False
+        self.imported: tuple[str, ...] = ()
 
     def listen(self, process: Process, deadline: "Deadline") -> tuple[str, Any]:
         """Wait for the result; returns the kind of the ending, and the result or what is known of it.
@@ -178,8 +186,8 @@ class _Conversation:
             case {"phase": str(phase)}:
                 self.phase = phase
                 return None
-            case {"imported": True}:
-                self.imported = True
+            case {"imported": list(names)}:
+                self.imported = tuple(map(str, names))
                 return None
             case {"result": result, "remarks": list(remarks)}:
                 self.remarks = tuple(map(str, remarks))

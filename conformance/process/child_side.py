@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,13 +113,13 @@ def main() -> None:
     os._exit(serve(orders, answers))  # as a forked one does: to take torch down could last longer than it may live on
 
 
-def serve(orders: int, answers: int, has_compiler: Callable[[], bool] = lambda: True) -> int:
+def serve(orders: int, answers: int, late: Collection[str] = ()) -> int:
     """Read a task, call its function, and send what it returns or raises.
 
     Args:
         orders: the pipe that brings the task. It stays open as long as the run's process wants this one to live.
         answers: the pipe that takes the answers.
-        has_compiler: tells whether this process has imported the compiler; a fresh interpreter does not say.
+        late: modules that the run wants to know of, if this process has to import them.
 
     Returns:
         The exit code of the process.
@@ -140,13 +140,13 @@ def serve(orders: int, answers: int, has_compiler: Callable[[], bool] = lambda: 
     os.environ.update(request["variables"])  # the fork server may have started with others
     if request["folder"] is not None:
         os.chdir(request["folder"])
-    return _answer(request, Sender(answers, request["key"]), has_compiler)
+    return _answer(request, Sender(answers, request["key"]), late)
 
 
-def _answer(request: dict[str, Any], sender: Sender, has_compiler: Callable[[], bool]) -> int:
+def _answer(request: dict[str, Any], sender: Sender, late: Collection[str]) -> int:
     process = ChildProcess(lambda phase: sender.send(phase=phase))
     try:
-        with _imports_told(sender, has_compiler):
+        with _imports_told(sender, late):
             result = _call(request["function"], request["task"], process)
         sender.send(result=result, remarks=process.remarks)
     except UsageError as problem:
@@ -190,14 +190,14 @@ def _import(name: str) -> Any:
 
 
 @contextlib.contextmanager
-def _imports_told(sender: Sender, has_compiler: Callable[[], bool]) -> Iterator[None]:
-    """Tell the run if the context has to import the compiler, which later children may need too."""
-    before = has_compiler()
+def _imports_told(sender: Sender, late: Collection[str]) -> Iterator[None]:
+    """Tell the run which of these modules the context has to import. Later children may need them too."""
+    missing = [name for name in late if name not in sys.modules]
     try:
         yield
     finally:
-        if not before and has_compiler():
-            sender.send(imported=True)
+        if imported := [name for name in missing if name in sys.modules]:
+            sender.send(imported=imported)
 
 
 def _silence() -> None:

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from threading import Event, Lock, Thread
 from typing import Any
 
@@ -42,15 +42,14 @@ def is_possible() -> bool:
 
 
 class ForkServer:
-    """A fork server that is ready.
+    """A fork server, which imports what children need while its run goes on.
 
     Attributes:
         pid: its process id.
-        compiles_for: the device types for which it has prepared to compile.
+        compiles_for: the device types for which it prepares to compile.
         lost: how it ended; "" while it serves.
 
     Raises:
-        LostError: it does not start.
         OSError: the system starts no process.
     """
 
@@ -77,14 +76,16 @@ class ForkServer:
             unless_it_starts.pop_all()
         self.pid = self._process.pid
         Thread(target=self._hear, daemon=True).start()
-        self._await(self._ready, READY_SECONDS, "is not ready")
 
     def start(self, child: "Forked", *descriptors: int) -> None:
         """Fork a child that reads its task from the first descriptor, answers to the second, complains to the third.
 
+        It waits until the server is ready.
+
         Raises:
             LostError: the server does not do it.
         """
+        self._await(self._ready, READY_SECONDS, "is not ready")
         with self._lock:
             self._started += 1
             child.number = self._started
@@ -99,7 +100,7 @@ class ForkServer:
             raise LostError(child.lost)
 
     def ask(self, **message: Any) -> None:
-        """Ask for something that a lost server need not do: to "end" the child of a number, or "import" the compiler.
+        """Ask for something that a lost server need not do: to "end" the child of a number, or "import" modules.
 
         When a child has ended, by itself too, the server has killed what that child left behind before it says so.
         """
@@ -233,9 +234,9 @@ class Forked(Process):
             self._server.check()
         return self._ended.is_set()
 
-    def share(self) -> None:
-        """Have the server import the compiler, as this child had to."""
-        self._server.ask(**{"import": "compiler"})
+    def share(self, modules: Sequence[str]) -> None:
+        """Have the server import modules, as this child had to."""
+        self._server.ask(**{"import": modules})
 
     def end(self) -> None:
         """Kill the process and everything that it started."""
@@ -253,7 +254,6 @@ def current() -> ForkServer:
     """The fork server of this process; one that is lost, or lacks the compiler that children need, is replaced.
 
     Raises:
-        LostError: it does not start.
         OSError: the system starts no process.
     """
     global _server  # noqa: PLW0603 -- a process has one
@@ -268,7 +268,7 @@ def current() -> ForkServer:
 
 
 def compiles() -> bool:
-    """Whether this process has a fork server that has loaded the compiler."""
+    """Whether this process has a fork server that loads the compiler before it serves."""
     return _server is not None and bool(_server.compiles_for) and not _server.lost
 
 
@@ -304,10 +304,9 @@ def _load(step: Callable[[], object]) -> None:
     gc.freeze()  # what is there lives as long as the process, so no child's collector needs to scan it
 
 
-def _has_compiler() -> bool:
-    """Whether this process has imported the compiler, or cannot import it for all children."""
-    ask = getattr(sys.modules.get(PRELOAD), "has_compiler", None)
-    return ask is None or bool(ask())
+def _late() -> Collection[str]:
+    """The modules that this process can import for all children, once one has needed them."""
+    return getattr(sys.modules.get(PRELOAD), "LATE", ())
 
 
 class _Loop:
@@ -344,8 +343,8 @@ class _Loop:
                     case {"end": number}:
                         for pid in [pid for pid, own in self._numbers.items() if own == number]:
                             process_table.kill_group(pid)
-                    case {"import": _}:
-                        _load(lambda: importlib.import_module(PRELOAD).import_compiler())
+                    case {"import": names}:
+                        _load(lambda: importlib.import_module(PRELOAD).import_late(names))
 
     def _fork(self, number: int, orders: int, answers: int, complaints: int) -> None:
         try:
@@ -372,7 +371,7 @@ class _Loop:
             os.close(self._woken)
             os.close(self._wakes)
             self._control.detach()
-            code = child_side.serve(orders, answers, _has_compiler)
+            code = child_side.serve(orders, answers, _late())
         finally:
             os._exit(code)
 

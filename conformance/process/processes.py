@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -217,8 +217,8 @@ class Process:
         """Kill the process and everything that it started, as far as that still lives."""
         raise NotImplementedError
 
-    def share(self) -> None:
-        """Spare later processes what this one had to import, if they can share it."""
+    def share(self, modules: Sequence[str]) -> None:
+        """Spare later processes the modules that this one had to import, if they can share them."""
 
     def last_lines(self) -> tuple[str, ...]:
         """The last lines that it printed on its error stream, each on one bounded line. Ask when it has ended."""

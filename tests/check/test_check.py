@@ -160,6 +160,17 @@ def test_a_script_without_a_guard_runs_once(tmp_path):
     assert (tmp_path / "ran").read_text() == "once "
 
 
+START = """
+import sys, torch, conformance
+sys.addaudithook(lambda event, _: event == "subprocess.Popen" and print("conformance.own.capture" in sys.modules))
+conformance.check(torch.nn.ReLU(), torch.randn(3), modes="eager", precisions="fp32")
+"""
+
+
+def test_the_fork_server_starts_before_this_process_imports_the_rest(tmp_path):
+    assert printed(tmp_path, START).split()[0] == "False"
+
+
 MODES = """
 import torch
 import conformance

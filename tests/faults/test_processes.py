@@ -101,6 +101,15 @@ def test_without_a_fork_server_children_are_spawned_and_say_so(monkeypatch, code
     assert first.remarks[0].startswith("every process imports torch anew, because the fork server ")
 
 
+def test_a_run_goes_on_while_its_fork_server_starts(monkeypatch):
+    monkeypatch.setattr(fork_server, "command", lambda _: targets.SLEEPER)
+    monkeypatch.setattr(fork_server, "_server", None)
+    started = time.monotonic()
+    child.start_server()
+    assert time.monotonic() - started < 60.0  # it would wait for 300 s
+    fork_server.current().close()
+
+
 IGNORING = """
 import json, signal, time
 from harness import targets

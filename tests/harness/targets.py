@@ -1,6 +1,7 @@
 """Functions that tests have child processes call; a child imports this file by its name, and no torch with it."""
 
 import builtins
+import importlib
 import os
 import signal
 import subprocess
@@ -243,12 +244,13 @@ def raise_by_name(task, process):
     raise getattr(builtins, task["type"])(task["text"])
 
 
-def needs_the_compiler(task, process):
-    """Whether the compiler was there before this function imported it."""
-    there = "torch._dynamo" in sys.modules
-    import torch._dynamo  # noqa: F401, PLC0415
-
-    return {"there": there}
+def needs(task, process):
+    """Which modules were there before, how many threads the fork server has, and a tangent of a scripted model."""
+    there, threads = [name in sys.modules for name in task["modules"]], Path(f"/proc/{os.getppid()}/task")
+    torch, *_ = map(importlib.import_module, ["torch", *task["modules"]])
+    scripted, x = torch.jit.script(torch.nn.ReLU()), torch.tensor([3.0, -1.0])
+    tangent = torch.func.jvp(scripted, (x,), (torch.full_like(x, 2.0),))[1]
+    return {"there": there, "threads": len(list(threads.iterdir())), "tangent": tangent.tolist()}
 
 
 def use_cuda(task, process):

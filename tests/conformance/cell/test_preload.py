@@ -19,7 +19,7 @@ if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a torch without CUDA; 
 LOAD = f"""{RUNTIME}
 torch.cuda._device_count_nvml = lambda: 1  # as on a machine with a GPU, where modules that ask go on to use the answer
 import conformance.cell.preload as server
-server.import_compiler()
+server.import_late(server.LATE)
 meanwhile = list(asked)
 print(json.dumps([meanwhile, torch.cuda.is_available(), asked, "PYTORCH_NVML_BASED_CUDA_CHECK" in os.environ]))
 """
@@ -41,12 +41,14 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-COMPILER = """
-import json
-from harness.targets import needs_the_compiler, target_of
+LATE = """
+import json, os
+from harness.targets import needs, target_of
 from conformance.process import child
 
-print(json.dumps([child.run(target_of(needs_the_compiler), {}, deadline=120.0).result["there"] for _ in range(2)]))
+modules = os.environ["MODULES"].split()
+found = [child.run(target_of(needs), {"modules": modules}, deadline=120.0).result for _ in range(2)]
+print(json.dumps([[one[name] for one in found] for name in ("there", "threads", "tangent")]))
 """
 BUILTINS = """
 import json, weakref
@@ -112,9 +114,14 @@ def test_only_a_refused_process_blames_the_fork_server(monkeypatch):
     assert one_line(ValueError("no CUDA here")) == "no CUDA here"
 
 
-def test_a_server_imports_the_compiler_only_once_a_child_has_needed_it():
-    assert printed(COMPILER, CONFORMANCE_COMPILES_FOR="") == [False, True]
-    assert printed(COMPILER, CONFORMANCE_COMPILES_FOR="cuda") == [True, True]
+def test_a_server_imports_a_module_only_once_a_child_has_needed_it():
+    modules = [*internals.IMPORTED_LATE, "conformance.measure.side_by_side", "zoo.models"]
+    there, threads, tangents = printed(LATE, MODULES=" ".join(modules), CONFORMANCE_COMPILES_FOR="")
+    assert there == [[False] * len(modules), [True] * len(modules)]
+    assert threads[0] == threads[1]  # a fork has none of them, and would wait for what they hold
+    assert tangents == [[2.0, 0.0], [2.0, 0.0]]  # of a scripted model, in both
+    (there, *_) = printed(LATE, MODULES=internals.COMPILER, CONFORMANCE_COMPILES_FOR="cuda")
+    assert there == [[True], [True]]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch may trace its patterns on the GPU")
