@@ -130,10 +130,12 @@ def _kept_verdicts(options: RunOptions, contents: Contents, folder: Path, writer
         yield
     finally:
         verdicts = run_files.read(folder).verdicts
-        for cell in again.keys() & verdicts.keys():
-            if other := keeping.contradiction(verdicts[cell], again[cell]):
+        given = {cell: verdicts[cell] for cell in contents.missing if cell in verdicts}
+        for cell in again.keys() & given.keys():
+            if other := keeping.contradiction(given[cell], again[cell]):
                 writer.add(to_json(other))
-        known.keep({cell: verdicts[cell] for cell in contents.missing if cell in verdicts})
+                given[cell] = other
+        known.keep(given)
 
 
 def _report(options: RunOptions, folder: Path, started: float) -> None:

@@ -72,8 +72,8 @@ class KeptVerdicts:
         return {cell: kept for cell, kept in found.items() if self._planned[cell].cell.model in same}
 
     def keep(self, verdicts: Mapping[str, Verdict]) -> None:
-        """Keep verdicts that were given now, by cell id; those of an older judge are removed."""
-        given = {cell: one for cell, one in verdicts.items() if not one.red and KEPT_SINCE not in one.observation.facts}
+        """Keep verdicts that were given now, by cell id. Of a red cell none is kept, and none of an older judge."""
+        given = {cell: one for cell, one in verdicts.items() if KEPT_SINCE not in one.observation.facts}
         known = KeptReferences(self._references, self._plan.environment, {})  # as the files are now
         with contextlib.suppress(OSError, StoreError):  # they are judged again
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -81,8 +81,10 @@ class KeptVerdicts:
                 if other != self._folder:
                     shutil.rmtree(other, ignore_errors=True)
             for cell, path in self._paths(given, known):
-                kept = run_files.condense(given[cell])
-                files.write_whole(path, json.dumps([self._plan.judge.day, to_json(kept)]).encode())
+                if given[cell].red:
+                    path.unlink(missing_ok=True)
+                else:
+                    files.write_whole(path, json.dumps([self._plan.judge.day, to_json(given[cell])]).encode())
 
     def _paths(self, cells: Collection[str], known: KeptReferences) -> Iterator[tuple[str, Path]]:
         """The path of the kept verdict of each cell that may have one, for which the reference of its model is kept."""

@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
-from harness.command import FP32, ROOT, conformance
+from harness.command import FP32, ROOT, conformance, environment_of
 
 from conformance.judging.keeping import Kept, contradiction
 from conformance.records.cell import Verdict
@@ -152,6 +154,30 @@ def test_a_red_verdict_is_given_again(tmp_path):
     for _ in range(2):
         code, output = run(tmp_path, "nets.py", *FP32)
         assert (code, kept(output)) == (1, 0), output
+
+
+ALL_AGAIN = """
+import sys
+from conformance.judging import keeping
+from conformance.__main__ import main
+keeping.SHARE = 1.0
+sys.exit(main())
+"""
+
+
+def test_a_kept_verdict_that_is_contradicted_is_red_and_no_longer_kept(tmp_path):
+    words = ("run", "affine", *FP32)
+    variables = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "CI": "", "PYTHONPATH": str(ROOT)}
+    assert conformance(tmp_path, *words, **variables)[0] == 0
+    (record,) = tmp_path.glob("cache/**/*-verdicts/*/*.json")
+    day, kept = json.loads(record.read_text())
+    record.write_text(json.dumps([day, {**kept, "status": "EXPECTED", "reason": "a fault that is not there"}]))
+    command = [sys.executable, "-c", ALL_AGAIN, *words]
+    env = {**environment_of(ROOT), "OMP_NUM_THREADS": "1", **variables}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout
+    assert f"UNSTABLE  PASS now; with the same inputs it was EXPECTED on {day}" in done.stdout
+    assert not record.exists()
 
 
 def verdict(status, **fields):
