@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -143,6 +144,7 @@ def _line_of(module: torch.nn.Module) -> str:
     return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code and _is_own(code) else ""
 
 
+@cache
 def _is_own(code: CodeType) -> bool:
     """Whether a code is a person's own, and not torch's or ours."""
     path = Path(code.co_filename)
