@@ -13,8 +13,8 @@ import torch
 from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from torch.utils.hooks import RemovableHandle
 
-from conformance.derivatives.movable_model import MovableModel, Tensors, move, set_to
-from conformance.derivatives.slopes import Mismatch, Slopes, dependents
+from conformance.derivatives.movable_model import MovableModel, Tensors, move
+from conformance.derivatives.slopes import Mismatch, Slopes, dependents, set_to
 from conformance.errors import SelfCheckError, one_line
 from conformance.evaluate import evaluation, inputs
 from conformance.float64.wide import Oracle
@@ -82,13 +82,11 @@ class GradientCheck:
 
     def _compare(self) -> None:
         """Compare all first derivatives. If they disagree, do so without hooks, and with what is stopped held."""
-        here = {leaf: leaf.detach().clone() for leaf in self._asked.values()}
         try:
             if self._asked:
                 self._check_all()
             self._listen_to_all()
         except RuntimeError as problem:  # GradcheckError and SelfCheckError are some
-            set_to([*here], [*here.values()])  # after an error of the model, they are where gradcheck has moved them
             disagrees = isinstance(problem, (GradcheckError, SelfCheckError))
             if disagrees and (self._without_hooks() or self._stop_gradients()):
                 self._compare()
@@ -186,8 +184,12 @@ class GradientCheck:
         """Let gradcheck check some leaves."""
         if not some:
             return True
-        with _without_slow_mode():
-            return bool(gradcheck(self._roots, some, fast_mode=self._fast, **TOLERANCE))
+        here = [leaf.detach().clone() for leaf in some]
+        try:
+            with _without_slow_mode():
+                return bool(gradcheck(self._roots, some, fast_mode=self._fast, **TOLERANCE))
+        finally:
+            set_to(some, here)  # after an error of the model, they are where gradcheck has moved them
 
     def _right_beside_kinks(self, asked: list[torch.Tensor]) -> bool:
         """Whether the gradients are right where no number is on a kink, and here between the slopes on both sides.
@@ -222,9 +224,10 @@ class GradientCheck:
     def _agree(self, leaves: list[torch.Tensor], name: str) -> bool:
         """Whether the gradients of one output, for all leaves together, agree with finite differences."""
         outputs, found, cotangents = self._gradients(leaves, name)
+        gradients = {leaf: found.pop(0) for leaf in leaves}
         generator = inputs.seed_generator("together", name, *self._model.question.seed)
         slopes = Slopes(partial(self._outputs, outputs), cotangents)
-        return slopes.agree(outputs[name], dict(zip(leaves, found, strict=True)), generator)
+        return slopes.agree(outputs[name], gradients, generator)
 
     def _listen(self, leaves: Tensors, names: list[str]) -> None:
         """Raise an error if an output depends on leaves and autograd does not know it."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from conformance.derivatives.slopes import differ, random_direction, sides
+from conformance.derivatives.slopes import differ, random_direction, set_to, sides
 from conformance.errors import SelfCheckError, one_line
 from conformance.evaluate import containers, custom_ops, evaluation, inputs, process_state, weights
 from conformance.evaluate.containers import home
@@ -52,7 +52,7 @@ class MovableModel:
         written = {name: leaf for name, leaf in self.leaves.items() if name in parameters and name in question.mutates}
         oracle.reset()
         after = (first.tensors[TensorName("after", name)] for name in written)
-        set_to([*written.values()], [t for t in after if t is not None])
+        set_to(written.values(), (t for t in after if t is not None))
         self._kept = partial(unwritten, self._model, [*written.values()]) if written else contextlib.nullcontext
 
     def freeze(self, *, stops: bool = False) -> bool:
@@ -151,13 +151,6 @@ class MovableModel:
             if bool(finite.any()):
                 outputs[name] = tensor if bool(finite.all()) else tensor[finite]
         return outputs
-
-
-def set_to(leaves: list[torch.Tensor], numbers: list[torch.Tensor]) -> None:
-    """Give leaves other numbers, in place."""
-    with torch.no_grad():
-        for leaf, number in zip(leaves, numbers, strict=True):
-            leaf.copy_(number)
 
 
 def move(numbers: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

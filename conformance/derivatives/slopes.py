@@ -4,7 +4,7 @@ At a kink, such as a tie of a maximum, the slopes on the two sides differ, and a
 jump, such as that of `round`, each slope is taken beyond the jump.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -87,13 +87,13 @@ class Slopes:
 
         A leaf on which the loss hangs by much is moved by less, so the error that the loss's slope may have is about
         that of a test of each leaf alone. False also where a kink makes it unclear. `outputs` are what `forward`
-        returns, flat.
+        returns, flat. The gradients are used up, because they take as much memory as the directions.
         """
         sizes = _real(outputs.detach()).abs()
         unclear = self._noise(torch.zeros_like(sizes), sizes)
         directions, slope = {}, 0.0
-        for leaf, gradient in gradients.items():
-            analytic = _real(gradient.resolve_conj())
+        for leaf in [*gradients]:
+            analytic = _real(gradients.pop(leaf).resolve_conj())
             direction = self._along(leaf, analytic, generator)
             parts = analytic * direction
             less = min(1.0, CLEAR * unclear / max(float(parts.norm()), TINY))
@@ -113,13 +113,14 @@ class Slopes:
 
     def _along(self, leaf: torch.Tensor, analytic: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """A random direction. So many elements follow the gradient, or oppose it, that the slope is not near zero."""
-        size = _real(leaf.detach()).abs().clamp_min(1.0).div_(len(analytic) ** 0.5)
+        size = _real(leaf.detach()).abs().clamp_min_(1.0).div_(len(analytic) ** 0.5)
         factors, ranks = torch.rand(2, len(size), generator=generator, dtype=torch.float64)
-        direction = size * (factors.sub_(0.5) + factors.sign() / 2.0)
-        parts = analytic * direction
-        following = FOLLOWING * float(parts.norm()) / max(float(parts.abs().sum()), TINY)
+        direction = factors.sub_(0.5).add_(factors.sign().div_(2.0)).mul_(size)
+        parts = torch.mul(analytic, direction, out=size)
+        following = FOLLOWING * float(parts.norm()) / max(float(parts.abs_().sum()), TINY)
         way = float(torch.randint(2, (), generator=generator)) - 0.5
-        return torch.where(ranks < following, direction.abs().copysign_(analytic * way), direction)
+        along = torch.mul(analytic, way, out=size)
+        return torch.where(ranks < following, direction.abs().copysign_(along), direction)
 
     def _failing(
         self, leaf: torch.Tensor, analytic: torch.Tensor, asked: torch.Tensor, *, singly: bool
@@ -180,16 +181,22 @@ def sides(
     """
     start = {leaf: leaf.detach().clone() for leaf in directions}
     values = []
-    with torch.no_grad():
+    try:
         for steps in (-2, -1, 1, 2):
-            for leaf, direction in directions.items():
-                moved = _real(start[leaf]) + steps * STEP * direction
-                leaf.copy_(_like(moved, leaf))
-            values.append(torch.cat([_real(t.detach()) for t in forward().values()]))
-        for leaf, value in start.items():
-            leaf.copy_(value)
+            set_to(start, (_like(_real(at) + steps * STEP * directions[leaf], leaf) for leaf, at in start.items()))
+            with torch.no_grad():
+                values.append(torch.cat([_real(t.detach()) for t in forward().values()]))
+    finally:
+        set_to(start, start.values())
     left, right = (values[1] - values[0]) / STEP, (values[3] - values[2]) / STEP
     return left.nan_to_num(0.0, 0.0, 0.0), right.nan_to_num(0.0, 0.0, 0.0), values[1].abs().nan_to_num(0.0, 0.0, 0.0)
+
+
+def set_to(leaves: Iterable[torch.Tensor], numbers: Iterable[torch.Tensor]) -> None:
+    """Give leaves other numbers, in place."""
+    with torch.no_grad():
+        for leaf, number in zip(leaves, numbers, strict=True):
+            leaf.copy_(number)
 
 
 def differ(one: tuple[torch.Tensor, ...], other: tuple[torch.Tensor, ...]) -> bool:

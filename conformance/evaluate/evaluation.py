@@ -327,19 +327,21 @@ def _gradients(
     cotangents = [inputs.cotangent(name, t, question.seed) for name, t in roots.items()]
     if question.scale != 1.0:
         cotangents = [c * question.scale for c in cotangents]
+    asked = [*roots.values()], [*wanted.values()], cotangents
     with question.around():
-        found = question.gradients([*roots.values()], [*wanted.values()], cotangents, create_graph=create_graph)
-    by_leaf: Leaves = dict(zip(wanted, found, strict=True))
+        by_leaf: Leaves = dict(zip(wanted, question.gradients(*asked, create_graph=create_graph), strict=True))
     return by_leaf if create_graph else _unscale(by_leaf, question.scale)
 
 
 def _unscale(gradients: Leaves, scale: float) -> Leaves:
-    """Copies divided by the scale, which is exact. The next replay of a CUDA graph cannot overwrite a copy."""
+    """Copies divided by the scale, which is exact. The next replay of a CUDA graph cannot overwrite a copy.
 
-    def unscale(gradient: torch.Tensor) -> torch.Tensor:
-        return gradient.detach().clone() if scale == 1.0 else gradient.detach() / scale
-
-    return {name: gradient if gradient is None else unscale(gradient) for name, gradient in gradients.items()}
+    Each takes the place of the gradient, so that no second set is held.
+    """
+    for name, gradient in gradients.items():
+        if gradient is not None:
+            gradients[name] = gradient.detach().clone() if scale == 1.0 else gradient.detach() / scale
+    return gradients
 
 
 def _dense(kind: str, gradients: Leaves) -> Tensors:

@@ -52,7 +52,7 @@ def reset_buffers(owner: Any, state: dict[str, torch.Tensor], *, tables: bool = 
         if buffer.shape == state[name].shape:
             buffer.data.copy_(state[name])
         else:
-            buffer.data = state[name].clone()
+            buffer.data = state[name].to(buffer.dtype, copy=True)
 
 
 def not_persistent(owner: Any) -> set[str]:

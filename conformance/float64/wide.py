@@ -106,8 +106,7 @@ class Oracle:
         spec, seed: the spec, and the seed of weights, inputs and cotangents.
         model: the model in float64; a plain function as it is.
         namer: the model that names the inputs; in every cell, the model under test does.
-        state: copies of its parameters and buffers, from which every run starts.
-        narrow_state: the same in the dtypes of the cells.
+        state: the parameters and buffers from which every run starts, in the dtypes of the cells, which float64 holds.
         kept: names of the buffers and frozen parameters that further draws leave as they are; see `tables`.
         draws: whether it draws random numbers.
     """
@@ -119,17 +118,23 @@ class Oracle:
         if spec.trusts_model:
             self._narrow = prepared_reference(spec, seed, self.namer)
         self.model = wide_model(self._narrow)
-        self.state = weights.state_of(self.model)
+        held = weights.parameters_of(self._narrow) | weights.buffers_of(self._narrow)
+        self.state = {name: tensor.detach() for name, tensor in held.items()}  # no copy: nothing runs that model
         self.kept: tuple[str, ...] = ()
         self._memory, self._remembers = ModuleMemory(self.model), False
-        self.narrow_state = weights.state_of(self._narrow)
         self._watched = self._ops = replacements.has_graph(self.model)
         self.draws, self._differentiates = process_state.DRAWS in spec.changes_state, spec.differentiable
 
     def starting_from(self, state: dict[str, torch.Tensor]) -> "Oracle":
-        """The same oracle, whose runs start from other parameters and buffers; they are widened."""
+        """The same oracle, whose runs start from other parameters and buffers, in any dtype."""
         other = copy.copy(self)
-        other.state = {name: tensor.to(inputs.widest(tensor.dtype)) for name, tensor in state.items()}
+        other.state = state
+        return other
+
+    def built_anew(self) -> "Oracle":
+        """The same oracle, with a model that no call has changed."""
+        other = Oracle(self.spec, self.seed)
+        other.namer, other._narrow, other.state = self.namer, self._narrow, self.state  # which are large
         return other
 
     def widened(self) -> contextlib.AbstractContextManager[None]:

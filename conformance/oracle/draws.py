@@ -308,7 +308,7 @@ def with_redraws(  # noqa: PLR0913 -- all that is known of a case
     def run(number: int) -> _Run | None:
         start = FIRST_NUMBER + POOL * number
         redraw = Redraw(start, weights=number + 1, kept=oracle.kept)
-        there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
+        there = oracle.starting_from(redraw.state(oracle.state, oracle.seed))
         if not inputs.alike(first, redraw.inputs(case, oracle.seed)):
             return None
         if kinked and case.independent_samples:
@@ -556,7 +556,8 @@ class Redraw:
         if not reals:
             return state
         flat = torch.cat([self._times_factors(name, tensor, seed) for name, tensor in reals.items()]).float()
-        flat = flat if self.fine else inputs.representable(flat)  # all at once, for the sake of time
+        for part in () if self.fine else flat.split(distance.BLOCK):  # of all together: most tensors are small
+            part.copy_(inputs.representable(part))
         changed = dict(state)
         for name, part in zip(reals, flat.split([tensor.numel() for tensor in reals.values()]), strict=True):
             real = part.view(reals[name].shape).to(reals[name].dtype)
@@ -567,7 +568,7 @@ class Redraw:
         generator = inputs.seed_generator("weights", seed, self.weights, name)
         factors = torch.rand(tensor.numel(), generator=generator).to(tensor.device)
         least = SMALLEST_FACTOR if self.fine else SMALLEST_COARSE_FACTOR
-        return tensor.reshape(-1).double() * (least + (1.0 - least) * factors)
+        return tensor.reshape(-1) * factors.mul_(1.0 - least).add_(least)
 
     def question(self, first: evaluation.Question, call: Call, model: Any) -> evaluation.Question:
         """The question of this draw, with inputs on the device and in the dtypes of the run."""

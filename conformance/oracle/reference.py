@@ -180,7 +180,7 @@ def _as_rounded(following: _References, first: _References) -> _References:
 
 def _check_dtype(oracle: Oracle) -> None:
     """Raise `SpecError` if the model is in half precision and its spec does not say so."""
-    floating = {t.dtype for t in oracle.narrow_state.values() if inputs.is_rounded(t)}
+    floating = {t.dtype for t in oracle.state.values() if inputs.is_rounded(t)}
     if oracle.spec.dtype == "float32" and len(floating) == 1 and floating <= {torch.float16, torch.bfloat16}:
         name = str(floating.pop()).removeprefix("torch.")
         raise SpecError(f"its parameters are in {name}, and its spec does not say dtype={name!r}")
@@ -227,9 +227,9 @@ def _with_changes(
     With these weights, more may change that people change between calls: see `_changes`. Low precisions are judged over
     many draws instead.
     """
-    fresh = Oracle(oracle.spec, oracle.seed)  # it has seen no other weights
+    fresh = oracle.built_anew()
     plain = Redraw(FIRST_NUMBER - 1, weights=0, fine=True, kept=oracle.kept)
-    there = fresh.starting_from(plain.state(oracle.narrow_state, oracle.seed))
+    there = fresh.starting_from(plain.state(oracle.state, oracle.seed))
     made: list[tuple[Redraw, CaseReference]] = []
     first: _Answer | None = None
     for alternatives in _changes(oracle, fresh, case, question, plain):
@@ -320,12 +320,12 @@ def tables_of(oracle: Oracle, question: Question) -> tuple[str, ...]:
     """
     tables = weights.not_persistent(oracle.model)
     trained = {name for name, parameter in weights.parameters_of(oracle.model).items() if parameter.requires_grad}
-    fixed = {n for n, t in oracle.narrow_state.items() if inputs.is_rounded(t)} - trained - tables
+    fixed = {n for n, t in oracle.state.items() if inputs.is_rounded(t)} - trained - tables
     if not fixed:
         return tuple(sorted(tables | weights.sharing_memory(oracle.namer)))
     redraw = Redraw(0, weights=0, kept=tuple(trained | tables))
     asked = replace(question, differentiate=False, second=False, stacked=None, forward_mode=False)
-    there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
+    there = oracle.starting_from(redraw.state(oracle.state, oracle.seed))
     try:
         oracle.evaluate(asked)
         with there.remembering():

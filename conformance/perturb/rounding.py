@@ -107,6 +107,8 @@ class Rounding(OpMode):
             if not whole:
                 args, kwargs = self._operands(rule, args, eta, perturb), map_leaves(perturb, kwargs)
         result = func(*args, **kwargs)
+        if not rule.rows and rule.places is None:
+            args, kwargs = (), {}  # the perturbed operands may be large
         with Unwatched():
             if whole and are_whole(result, rule.whole_from):
                 return result
