@@ -32,11 +32,9 @@ FLOAT32_NOISE = NOISE * FLOAT32.unit
 RUNS = 8
 KINKED_RUNS = 20  # for a low precision behind a kink: one perturbed run misses a flipped unit 3 times in 5
 RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model computes
-NEAR = 8.0  # times the size at which underflow counts as much as rounding; what is larger is left out of large tensors
-FEW = 4  # times less numbers than all are picked out; more are perturbed where they are
 BELOW_TF32 = 2**42 - 1  # the mantissa bits of a float64 that TF32 lacks
 FLOAT64_BITS = 53
-SUBNORMAL = 2.0**10  # times the smallest number of float16: smaller ones are subnormal
+TO_WHOLE = 1.5 * 2.0 ** (FLOAT64_BITS - 1)  # added and subtracted, it rounds a float64 to a whole number
 
 
 class Rounding(OpMode):
@@ -185,21 +183,10 @@ class Rounding(OpMode):
 
     def _underflown(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor as a format of limited range might hold it; its numbers keep their signs, or become zero."""
-        quantum = self._quantum / self._scale if backward.is_scaled() else self._quantum
-        size, most = tensor.abs(), quantum / self._low
-        if tensor.numel() >= LARGE:
-            near = (size < NEAR * most).nonzero(as_tuple=True)
-            if FEW * len(near[0]) < tensor.numel():
-                few = size[near]
-                if not _any_between(few, most):
-                    return tensor
-                return tensor.clone().index_put_(near, self._near_underflow(tensor[near], few, quantum))
-        return self._near_underflow(tensor, size, quantum) if _any_between(size, most) else tensor
+        return self._near_underflow(tensor, self._quantum / self._scale if backward.is_scaled() else self._quantum)
 
-    def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
-        """Numbers of which the smallest are perturbed. `size` is that of the numbers, and is used up."""
-        share = size.reciprocal_().mul_(NOISE / 2 * quantum).clamp_(max=1.0)
-        return share.mul_(self._noise.uniform(tensor.shape)).add_(1.0).mul_(tensor)
+    def _near_underflow(self, tensor: torch.Tensor, quantum: float) -> torch.Tensor:
+        return self._noise.move(tensor, NOISE / 2 * quantum)
 
     def _perturb_grid(self, grid: torch.Tensor, eta: float) -> torch.Tensor:
         """A perturbed grid of grid_sampler, which adds one to every coordinate before it rounds."""
@@ -216,12 +203,6 @@ class Rounding(OpMode):
     def _perturb(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
         tensor = tensor.resolve_conj().resolve_neg()  # below autograd, a product forgets both
         return self._noise.perturb(tensor, down, up)
-
-
-def _any_between(sizes: torch.Tensor, most: float) -> bool:
-    """Whether a number is below a limit and not zero."""
-    small = sizes < most
-    return bool(small.any()) and bool(small.logical_and_(sizes > 0).any())
 
 
 def _is_mask(tensor: torch.Tensor) -> bool:
@@ -277,14 +258,13 @@ class Nearest(Rounding):
         """The sums as they are: how the partial sums round, one run cannot tell."""
         return sums
 
-    def _underflown(self, tensor: torch.Tensor) -> torch.Tensor:
-        stored = super()._underflown(tensor)
-        if stored is not tensor and not self.underflew:
+    def _near_underflow(self, tensor: torch.Tensor, quantum: float) -> torch.Tensor:
+        """The tensor, rounded to multiples of the smallest number, as the larger ones are too."""
+        shift = quantum * TO_WHOLE
+        stored = (tensor + shift).sub_(shift)
+        if not self.underflew:
             self.underflew = bool((stored - tensor).norm() > self._step * tensor.norm())
         return stored
-
-    def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
-        return torch.where(size < SUBNORMAL * quantum, (tensor / quantum).round_().mul_(quantum), tensor)
 
 
 def _of_mask(mask: Any, divisor: Any) -> float:
@@ -388,6 +368,17 @@ class Noise:
         for numbers, window, product in zip(flat.split(WINDOW), windows, products, strict=True):
             torch.mul(numbers, window, out=product)
         return result
+
+    def move(self, tensor: torch.Tensor, most: float) -> torch.Tensor:
+        """Move each number of a dense tensor, in place: at most so far, and at most as far as zero or its double."""
+        if tensor.numel() < LARGE:
+            numbers = _pool().as_strided(tensor.shape, tensor.stride(), self._next(tensor.numel()))
+            return tensor.addcmul_(tensor.clamp(-most, most), numbers)
+        flat = tensor.permute(_order(tensor)).view(-1)
+        for part, window in zip(flat.split(WINDOW), self._windows(_pool(), len(flat)), strict=True):
+            for block, numbers in zip(part.split(LARGE), window.split(LARGE), strict=True):  # a cache holds one
+                block.addcmul_(block.clamp(-most, most), numbers)
+        return tensor
 
     def _windows(self, pool: torch.Tensor, count: int) -> list[torch.Tensor]:
         """Parts of a pool that have so many numbers together, but one part at least."""
