@@ -425,6 +425,8 @@ class _ManyDraws:
                 truth = there.evaluate(asked).tensors
             if not self._scale.fits(truth, inner.largest):
                 return None
+            narrow = {n: t.to(torch.float32) for n, t in self._keep(truth).items()}
+            del truth  # as large as the model
             rounded = {word: self._keep(there.evaluate(asked, mode).tensors) for word, mode in modes.items()}
         except Exception as problem:  # the model's own code may raise anything
             if error_text.is_out_of_memory(problem):
@@ -432,7 +434,6 @@ class _ManyDraws:
             return None
         underflew = any(mode.underflew for mode in modes.values())
         constants = {word: mode.constant for word, mode in modes.items()}
-        narrow = {n: t.to(torch.float32) for n, t in self._keep(truth).items()}
         return _Run(redraw, narrow, rounded, underflew, constants)
 
     def add(self, runs: Sequence[_Run | None]) -> None:

@@ -23,11 +23,14 @@ from conformance.gates.budget import FLOAT32, NOISE, TensorReference
 from conformance.oracle import draws, inference, selfcheck
 from conformance.oracle.draws import FIRST_NUMBER, Redraw, with_redraws
 from conformance.perturb import kinks, rounding
+from conformance.process import memory
 from conformance.process.forks import ALONE, Forks
 from conformance.records.cell import TensorName
 from zoo import Case, Spec, SpecError
 
 OTHER = 1.125  # times a number in an attribute
+FLOAT64_BYTES = 8
+COPIES = 2  # of the weights: the gradients with other weights, and the model for these
 FEWEST_ROWS = 3  # a batch of one is special to many models, so a batch must be left with two
 
 
@@ -101,6 +104,7 @@ def make(
 
     Raises:
         NoOracleError, RandomError, SelfCheckError, SpecError: there is no oracle that can be trusted.
+        MemoryError: it needs more memory than is free.
     """
     oracle = Oracle(spec, seed)
     _check_dtype(oracle)
@@ -111,6 +115,7 @@ def make(
         picks = draws.choose_picks(oracle, case, forks)
         question = oracle.question(case, picks)
         found, kinked, inner = _watch(oracle, question, precisions)
+        memory.ensure_room(COPIES * sum(t.numel() * FLOAT64_BYTES for t in oracle.state.values()))
         if kept := {} if spec.fit else find_states(oracle, initial, case, question):
             question = replace(question, states=kept)
             found, kinked, inner = _watch(oracle, question, precisions)

@@ -97,6 +97,11 @@ class Rule:
     shapes: bool = False  # it takes from a tensor nothing but its shape
     detaches: bool = False  # from the graph, but rounding moves its result as it does its operand
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether its kernel rounds partial sums, whose size the operands tell."""
+        return self.rows is not None or self.places is not None
+
 
 # How far the operands of an op are from its kinks, and from being equal where the op selects one of them.
 #

@@ -105,7 +105,7 @@ class Rounding(OpMode):
             if not whole:
                 args, kwargs = self._operands(rule, args, eta, perturb), map_leaves(perturb, kwargs)
         result = func(*args, **kwargs)
-        if not rule.rows and rule.places is None:
+        if not rule.adds_up:
             args, kwargs = (), {}  # the perturbed operands may be large
         with Unwatched():
             if whole and are_whole(result, rule.whole_from):
@@ -113,12 +113,18 @@ class Rounding(OpMode):
             for tensor in written:
                 tensor.copy_(self._perturb(tensor, eta, eta))
             result = map_leaves(perturb, result)
-            if self._cast and rule.places is not None:
-                added, squares = count_in_places(rule.places, func, args, kwargs)
-                result.copy_(self._add_strays(result, squares, self._step * added.sqrt()))
-            if rule.rows:
-                sums = (t if t is None else self._added_up(rule.rows, args[0], t, eta) for t in result[1:])
-                return (*result[:1], *sums)
+            return self._with_strays(rule, func, args, kwargs, result, eta) if rule.adds_up else result
+
+    def _with_strays(  # noqa: PLR0913 -- all that `run_op` knows
+        self, rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, eta: float
+    ) -> Any:
+        """The result of an op whose kernel rounds partial sums."""
+        if self._cast and rule.places is not None:
+            added, squares = count_in_places(rule.places, func, args, kwargs)
+            result.copy_(self._add_strays(result, squares, self._step * added.sqrt()))
+        if rule.rows:
+            sums = (t if t is None else self._added_up(rule.rows, args[0], t, eta) for t in result[1:])
+            return (*result[:1], *sums)
         return result
 
     def _make_table(self, table: torch.Tensor) -> torch.Tensor:

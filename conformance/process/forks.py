@@ -7,21 +7,17 @@ itself: so errors are raised here, and a machine without room for a fork makes t
 import contextlib
 import os
 import pickle
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Generic, TypeVar
 
-from conformance.process import process_table
+from conformance.process import memory, process_table
 
 T = TypeVar("T")
 
 WORTH_SECONDS = 0.2  # parts that take less than this together are not worth a fork; so the first ones are tried
 RESERVE = 2  # a fork needs no more memory than this process has needed so far; so many times as much must be free
-KIB = 1024
-SELF, MEMORY, GROUP = Path("/proc/self"), Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 @contextlib.contextmanager
@@ -135,22 +131,7 @@ def _forks(most: int) -> int:
     if most <= 0 or sys.platform != "linux":
         return 0
     with contextlib.suppress(OSError):  # there is no /proc here
-        needed = RESERVE * _kib(SELF / "status", "VmHWM")
-        if needed and len(list((SELF / "task").iterdir())) == 1:
-            return min(most, max(0, _free_kib()) // needed)
+        needed = RESERVE * memory.needed()
+        if needed and len(list(memory.SELF.joinpath("task").iterdir())) == 1:
+            return min(most, memory.free() // needed)
     return 0
-
-
-def _free_kib() -> int:
-    """The memory that the machine has free, or the control group of this process if that has less."""
-    free = _kib(MEMORY, "MemAvailable")
-    with contextlib.suppress(OSError, ValueError):  # the group has no limit, or the system does not tell
-        limit, used = (int((GROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-        free = min(free, (limit - used) // KIB)
-    return free
-
-
-def _kib(path: Path, name: str) -> int:
-    """A number of a file of the system."""
-    found = re.search(rf"^{name}:\s+(\d+) kB$", path.read_text(), re.MULTILINE)
-    return int(found[1]) if found else 0

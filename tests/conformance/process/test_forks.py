@@ -9,7 +9,7 @@ from harness.command import FP32, conformance
 
 from conformance.axes import PRECISIONS
 from conformance.oracle import reference, reference_file
-from conformance.process import forks, process_table
+from conformance.process import forks, memory, process_table
 from conformance.process.forks import ALONE, Forks
 from zoo.catalog import get_spec
 
@@ -23,9 +23,9 @@ def process(tmp_path, monkeypatch):
     (tmp_path / "task" / "1").mkdir(parents=True)
     (tmp_path / "status").write_text("Name:\tpython\nVmHWM:\t    1024 kB\n")
     (tmp_path / "meminfo").write_text("MemTotal:       99999 kB\nMemAvailable:    8192 kB\n")
-    monkeypatch.setattr(forks, "SELF", tmp_path)
-    monkeypatch.setattr(forks, "MEMORY", tmp_path / "meminfo")
-    monkeypatch.setattr(forks, "GROUP", tmp_path)
+    monkeypatch.setattr(memory, "SELF", tmp_path)
+    monkeypatch.setattr(memory, "MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "GROUP", tmp_path)
     monkeypatch.setattr(forks, "WORTH_SECONDS", 0.0)
     before = process_table.descendants(HERE)
     yield tmp_path
@@ -126,7 +126,7 @@ def test_a_process_with_threads_makes_no_forks(process):
 
 @pytest.mark.parametrize("missing", ["SELF", "MEMORY"])
 def test_where_the_system_tells_nothing_there_are_no_forks(process, monkeypatch, missing):
-    monkeypatch.setattr(forks, missing, process / "nothing")
+    monkeypatch.setattr(memory, missing, process / "nothing")
     assert with_cores(2).results([os.getpid] * 3) == [HERE] * 3
 
 
