@@ -125,6 +125,9 @@ VALUES = {
     "dynamo_counters": Internal("torch._dynamo.utils:counters", _COMPILED),
     "guard_failures": Internal("torch._dynamo.utils:guard_failures", "the reason of a recompile is not known"),
     "compilations": Internal("torch._dynamo.convert_frame:FRAME_COMPILE_COUNTER", "recompiles are counted by graphs"),
+    "compile_seconds": Internal(
+        "torch._dynamo.utils:compilation_time_metrics", "how long Dynamo and its backend take is not known"
+    ),
     "compare_as_benchmarks": Internal("torch._dynamo.utils:same", "the rule of torch's benchmarks cannot be tried"),
     "find_backend": Internal("torch._dynamo:lookup_backend", "a backend cannot be named"),
     "compile_fx": Internal("torch._inductor.compile_fx:compile_fx", "Inductor cannot be called"),

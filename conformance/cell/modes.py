@@ -190,8 +190,8 @@ class Recompiles:
                 found.append(Discrepancy(case, TensorName("subject", "compiled code"), "absent", "", "", (measure,)))
         return found
 
-    def facts(self) -> dict[str, int]:
-        """The numbers of graphs, graph breaks and recompiles; nothing if nothing was compiled."""
+    def facts(self) -> dict[str, float]:
+        """The numbers of graphs, graph breaks and recompiles, and the seconds; nothing if nothing was compiled."""
         if not any(map(sum, self._compiled.values())):
             return {}
         counters = internals.dynamo_counters
@@ -199,6 +199,7 @@ class Recompiles:
             "graphs": counters["stats"]["unique_graphs"],
             "graph breaks": sum(counters["graph_break"].values()),
             "recompiles": sum(sum(compiled[1:]) for compiled in self._compiled.values()),
+            **_compile_seconds(),
         }
 
 
@@ -208,6 +209,18 @@ def compilations() -> int:
     if by_frame is not None:
         return sum(by_frame.values())
     return int(by_graph["stats"]["unique_graphs"]) if by_graph is not None else 0
+
+
+def _compile_seconds() -> dict[str, float]:
+    """Seconds that Dynamo traced, and that what it calls compiled, in this process; nothing if torch tells none."""
+    spent = internals.loaded("compile_seconds") or {}
+    traced, forward, backward = (
+        sum(sum(times) for name, times in spent.items() if name.endswith(part))
+        for part in ("compile_inner", "call_user_compiler", "bw_compiler")
+    )
+    if not traced:
+        return {}
+    return {"seconds in Dynamo": round(traced - forward, 2), "seconds in its backend": round(forward + backward, 2)}
 
 
 def _guard_failures() -> dict[Any, int]:

@@ -32,6 +32,8 @@ def test_one_graph_serves_the_shapes_of_all_cases(tmp_path):
     static, dynamic = found["scaled[compiled-fp32-cpu]"].observation.facts, verdict.observation.facts
     assert static["graphs"] >= 3
     assert dynamic["graphs"] < static["graphs"]
+    assert static["seconds in Dynamo"] > 0
+    assert static["seconds in its backend"] > 0
     assert dynamic[SYMBOLIC] >= 1
     assert SYMBOLIC not in static
     assert verdict.status == "PASS"

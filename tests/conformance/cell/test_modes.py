@@ -22,7 +22,7 @@ from conformance.errors import NotProvenError
 from conformance.judging.executor import Executor
 from conformance.records.cell import Cell
 from conformance.records.plan import SpecLocation
-from zoo import Candidate, Case, Spec, SpecError
+from zoo import Candidate, Case, Spec, SpecError, internals
 
 PAGE = (ROOT / "docs" / "adding-a-model.md").read_text(encoding="utf-8")
 # a spec, and the same with a candidate
@@ -204,3 +204,24 @@ def test_the_proof_wants_a_graph_of_everything_compiled(monkeypatch, graphs, lef
             made.proof()
     else:
         assert made.proof()["CUDA graphs"] == graphs
+
+
+@pytest.mark.parametrize(
+    ("spent", "found"),
+    [
+        (  # of torch 2.13
+            {
+                "_compile.compile_inner": [2.0, 1.0],
+                "OutputGraph.call_user_compiler": [0.5, 0.25],
+                "compile_fx.<locals>.fw_compiler_base": [0.25],
+                "compile_fx.<locals>.bw_compiler": [4.0],
+            },
+            {"seconds in Dynamo": 2.25, "seconds in its backend": 4.75},
+        ),
+        ({}, {}),
+        (None, {}),
+    ],
+)
+def test_a_cell_tells_what_dynamo_and_its_backend_took(monkeypatch, spent, found):
+    monkeypatch.setattr(internals, "loaded", lambda _: spent)
+    assert modes._compile_seconds() == found
