@@ -138,8 +138,8 @@ class KeptReferences:
         return made if made is not None and self._holds(made) else None
 
     def keep(self, task: ReferenceTask, made: MadeReference) -> None:
-        """Keep the reference at the path of a task, unless a source has changed since the run was planned."""
-        if self._folder is None or any(self._planned.get(path, what) != what for path, what in made.files.items()):
+        """Keep the reference at the path of a task."""
+        if self._folder is None:
             return
         made = replace(made, files={p: what for p, what in made.files.items() if p not in _paths_of_saved(task)})
         with contextlib.suppress(OSError, StoreError):  # it is made again

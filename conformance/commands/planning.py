@@ -144,7 +144,7 @@ def refuse_changed(folder: Path, plan: Plan) -> None:
 
 def _changed_sources(plan: Plan) -> Iterator[str]:
     for file, then in plan.digests.items():
-        now = sources.digest(Path(file))
+        now = sources.content_of_file(Path(file))
         if now != then:
             yield f"{file} has changed since it was planned" if now else f"{file} is gone"
 

@@ -2,18 +2,21 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from conformance.axes import PRECISIONS
 from conformance.cache.references import KeptReferences, References
-from conformance.errors import MachineError, with_last_lines
+from conformance.cache.sources import Watch, written_since
+from conformance.errors import ChangedError, MachineError, with_last_lines
 from conformance.process import child, child_side, environment
 from conformance.records import tasks
 from conformance.records.cell import PROBED, Cell, Observation, Verdict
-from conformance.records.plan import Plan, PlannedCell
+from conformance.records.plan import Plan, PlannedCell, SpecLocation
 from conformance.verdict import judge
 from zoo.expect import Expect
 
@@ -79,6 +82,7 @@ class Probed:
 REFERENCE_FACTOR = 2  # a reference runs a model some fifty times
 REFERENCE_SECONDS = 3600.0  # at least, so that a large model gets its reference; a shorter limit must be asked for
 REFERENCES_MADE_AGAIN = 1  # if the file of one is damaged
+STARTED_AGAIN = 1  # if somebody wrote to a source meanwhile, and it holds the same again
 NOTHING_RAN = ("start", child_side.WAITING)  # phases before any of a model's code runs
 DAMAGED, MACHINE = "damaged reference", "machine failed"
 SPOILED = ("ERROR", "CRASH")  # how a cell ends whose stored code is damaged
@@ -100,12 +104,14 @@ class Executor:
         self._kept = KeptReferences(environment.references_in_use(), plan.environment, plan.digests)
         self._stored: Path | None = None  # the compile cache, once a cell has found code in it
         self._probed = Probed(plan.deadline, plan.symptoms)
+        self._watch = Watch()
 
     def verdict(self, planned: PlannedCell) -> Verdict:
         """Run one planned cell and judge it.
 
         Raises:
             MachineError: the machine failed, so the cell has no verdict.
+            ChangedError: a file has changed on which the cell depends.
         """
         cell = planned.cell
         if planned.skip:
@@ -137,7 +143,9 @@ class Executor:
             task = cell_task(self.plan, cell, self._references.path(cell.model))
             kept = made.fingerprint if made.kept else ""
             task = replace(task, cache=cache, fingerprint=kept, left_out=planned.left_out, plain=planned.plain)
-            ending = _run_child(cell.id, tasks.CELL, task, deadline=self.plan.deadline, method=method)
+            known = self._known_of(cell, made)
+            run = partial(_run_child, cell.id, tasks.CELL, task, deadline=self.plan.deadline, method=method)
+            ending = self._undisturbed(cell.id, known, run)
             seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message, said=ending.said)
             if seen.ending != DAMAGED:
                 break
@@ -158,6 +166,7 @@ class Executor:
 
         Raises:
             MachineError: the machine failed, so there is no reference.
+            ChangedError: a file has changed on which it depends.
         """
         return self._references.of(model, self._make).refused or self._references.path(model)
 
@@ -178,7 +187,9 @@ class Executor:
         deadline = REFERENCE_FACTOR * self.plan.deadline
         if self.plan.deadline >= tasks.CELL_SECONDS:
             deadline = max(deadline, REFERENCE_SECONDS)
-        ending = _run_child(f"the reference of {model}", tasks.REFERENCE, task, deadline=deadline, method="forkserver")
+        what, started = f"the reference of {model}", time.time_ns()
+        run = partial(_run_child, what, tasks.REFERENCE, task, deadline=deadline, method="forkserver")
+        ending = self._undisturbed(what, self._located(task.location), run, self._planned_of)
         seconds, result = round(ending.seconds, 4), ending.result
         if result is None:
             seen = Observation(ending.kind, "reference", message=ending.message, said=ending.said)
@@ -191,7 +202,54 @@ class Executor:
             seconds, files=result.files, variables=result.variables, fingerprint=result.fingerprint
         )
         self._kept.keep(task, made)
-        return made
+        unsteady = written_since(made.files.keys() - self.plan.digests.keys(), started)  # perhaps by the model itself
+        return replace(made, files={path: what for path, what in made.files.items() if path not in unsteady})
+
+    def _known_of(self, cell: Cell, made: tasks.MadeReference) -> Mapping[str, str]:
+        """What the files hold on which a cell depends. What a mode from outside imports is not told apart."""
+        own = (
+            self.plan.digests if cell.mode in self.plan.modes else self._located(self.plan.models[cell.model].location)
+        )
+        return {**made.files, **own}
+
+    def _located(self, location: SpecLocation) -> Mapping[str, str]:
+        """What the files hold that a location names."""
+        return {path: self.plan.digests[path] for path in location.paths if path in self.plan.digests}
+
+    def _planned_of(self, ending: child.Ending[tasks.ReferenceResult]) -> Mapping[str, str]:
+        """What the planned files hold on which a reference depends; one that tells nothing may depend on all."""
+        files = self.plan.digests if ending.result is None else ending.result.files
+        return {path: what for path, what in self.plan.digests.items() if path in files}
+
+    def _undisturbed(
+        self,
+        what: str,
+        known: Mapping[str, str],
+        run: Callable[[], child.Ending[tasks.ResultT]],
+        depends: Callable[[child.Ending[tasks.ResultT]], Mapping[str, str]] | None = None,
+    ) -> child.Ending[tasks.ResultT]:
+        """How a process ends all of whose files hold what was planned, from its start to its end.
+
+        Args:
+            what: its name, for messages.
+            known: what some of them hold.
+            run: runs it.
+            depends: what all of them hold, by how it ended; None if these are all.
+        """
+        for _ in range(1 + STARTED_AGAIN):
+            self.refuse_changed(known)
+            started = time.time_ns()
+            ending = run()
+            known = depends(ending) if depends else known
+            self.refuse_changed(known)
+            if not (disturbed := written_since(known.keys() & self.plan.digests.keys(), started)):
+                return ending
+        raise MachineError(f"{what} was not judged: {disturbed[0]} is written to all the time")
+
+    def refuse_changed(self, known: Mapping[str, str]) -> None:
+        """Do nothing if files hold what is known of them; ChangedError if one does not."""
+        if changed := self._watch.changed(known):
+            raise ChangedError(changed)
 
 
 def _run_child(

@@ -298,10 +298,12 @@ class Plan:
         compiling_modes: the modes of these cells that call the compiler.
         symptoms: what a probe returns where its fault shows, by its name, for all on which declared divergences hang.
         measure: "" for nothing, "speed", or "bench".
-        digests: the digest of each source file that the planning process imported, by path; see `cache.sources`.
+        digests: what tells the content of each source file that the planning process imported, and of each saved
+            model, by path; see `cache.sources`.
         shard: which part of the cells this run judges; None: all of them.
         every_tensor: what was measured of every tensor is stored, not only of those near their budgets.
         strict: a mode without a proof is red, and so is a graph break that no spec declares.
+        command: the words after `conformance` that a person typed; empty if nobody did.
     """
 
     seed: int
@@ -318,6 +320,7 @@ class Plan:
     every_tensor: bool = False
     strict: bool = False
     judge: Judge = field(default_factory=Judge)
+    command: tuple[str, ...] = ()
 
     def working_size(self, cell: Cell) -> SizedModel | None:
         """The size at which a cell is timed; None for that of its model's first case."""

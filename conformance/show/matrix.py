@@ -295,7 +295,8 @@ def totals(contents: Contents, *, folder: Path | None, seconds: float | None = N
     line = f"{errors.counted(counts.total(), 'cell')}: {parts}{depth}{took}"
     if folder is None:
         return line
-    unfinished = f"\nincomplete: {visible(resuming.command(folder, plan))}" if counts["NOTRUN"] else ""
+    again = resuming.next_step(folder, plan, contents.changed)
+    unfinished = f"\nincomplete: {visible(again)}" if counts["NOTRUN"] else ""
     return f"{line} · run stored in {visible(str(folder))}{unfinished}"
 
 

@@ -134,11 +134,6 @@ def test_a_saved_model_may_lie_anywhere(place):
     assert place.references().fetch(saved_in(place, "fourth", inputs="another call")) is None
 
 
-def test_what_was_made_of_a_source_that_changed_during_the_run_is_not_kept(place):
-    place.keep(**{str(place.source): "as it was planned"})
-    assert place.references().fetch(place.task) is None
-
-
 def test_those_used_least_recently_make_room(place, monkeypatch):
     tasks = [replace(place.task, model=name) for name in ("one", "two", "three")]
     size = len("the tensors")
