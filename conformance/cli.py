@@ -282,6 +282,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _execute(options: argparse.Namespace, further: list[str], typed: tuple[str, ...]) -> int:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the working folder was removed; go to one that exists") from None
     if options.command in NEED_TORCH and complaint():
         raise UsageError(complaint())
     if options.command in ("run", "bench"):

@@ -3,6 +3,7 @@
 So a machine without a compiler blames no model.
 """
 
+import contextlib
 import hashlib
 import inspect
 import os
@@ -10,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -27,6 +29,11 @@ REMEDY = (
     "install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install; "
     "Windows: Build Tools for Visual Studio), or set CXX to the path of one"
 )
+HEADER = "Python.h"
+NO_HEADER = (
+    f"torch.compile needs {HEADER}, which is missing; install Python's headers (Debian, Ubuntu: apt install "
+    "python3-dev; Fedora: dnf install python3-devel)"
+)
 LENGTH = 120  # of what a compiler says
 
 
@@ -34,26 +41,50 @@ def require() -> None:
     """Do nothing if a compiler works.
 
     Raises:
-        NoCompilerError: none does; the message names the one looked for, what is wrong, and how to get one.
+        NoCompilerError: none does, or Python's headers are missing; the message names the one looked for, what is
+            wrong, and how to get it.
     """
     found = complaint()
     if found:
         raise NoCompilerError(f"torch.compile needs a C++ compiler: {found}; {REMEDY}")
+    if lacks_python():
+        raise NoCompilerError(NO_HEADER)
 
 
 @cache
 def complaint() -> str:
     """What is wrong with the compiler that Inductor calls; "" if nothing is. It is tried once in a process."""
-    config = internals.inductor_config
-    wanted = config.cpp.cxx if isinstance(config.cpp.cxx, (list, tuple)) else (config.cpp.cxx,)
-    names = [name for name in wanted if name] if sys.platform != "win32" else ["cl"]
     complaints = []
-    for name in names:
+    for name in _names():
         found = _complaint_about(name)
         if not found:
             return ""
         complaints.append(f"{one_line(name, LENGTH)} {found}")
     return ", ".join(complaints)
+
+
+@cache
+def lacks_python() -> bool:
+    """Whether the header that torch's kernels include is neither where Python has it nor where the compiler looks."""
+    schemes = ("nt",) if sys.platform == "win32" else ("posix_prefix", sysconfig.get_default_scheme())
+    folders = [sysconfig.get_path("include", scheme=scheme) for scheme in schemes]
+    return not any(Path(folder, HEADER).exists() for folder in folders) and not any(map(_finds_header, _names()))
+
+
+def _finds_header(name: str) -> bool:
+    words, nowhere = [name, "-E", "-x", "c++", "-include", HEADER, os.devnull], subprocess.DEVNULL
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(words, check=False, timeout=SECONDS, stdin=nowhere, stdout=nowhere, stderr=nowhere)  # noqa: S603
+        return done.returncode == 0
+    return False
+
+
+def _names() -> list[str]:
+    """The compilers that Inductor looks for, in its order."""
+    if sys.platform == "win32":
+        return ["cl"]
+    wanted = internals.inductor_config.cpp.cxx
+    return [name for name in (wanted if isinstance(wanted, (list, tuple)) else (wanted,)) if name]
 
 
 def _complaint_about(name: str) -> str:

@@ -1,5 +1,6 @@
 """Child process: makes the reference of a model, or observes one of its cells or one probe of a known torch fault."""
 
+import contextlib
 import importlib
 import math
 import sys
@@ -53,6 +54,7 @@ def _write_reference(task: ReferenceTask, process: child_side.ChildProcess) -> R
     try:
         spec = spec_at(task.location, task.model)
         twin = spec_at(task.location, spec.twin) if spec.twin else None
+        _refuse_meta()
         precisions = [PRECISIONS[name] for name in task.precisions]
         workers = forks.Forks(machine_lock.idle, process.give_way)
         if task.light:
@@ -60,7 +62,9 @@ def _write_reference(task: ReferenceTask, process: child_side.ChildProcess) -> R
         else:
             made = reference.make(spec, twin, task.seed, precisions, workers)
         print_of_model = weights.fingerprint(spec, task.seed, wide.prepared_model(spec, task.seed))
-    except (errors.SelfCheckError, SpecError) as problem:
+    except errors.SelfCheckError as problem:
+        return ReferenceResult("invalid", f"{_say_changes(spec, task.seed)}{error_text.one_line(problem)}")
+    except SpecError as problem:
         return ReferenceResult("invalid", error_text.one_line(problem))
     except errors.RandomError as problem:
         return ReferenceResult("random", error_text.one_line(problem))
@@ -77,6 +81,22 @@ def _write_reference(task: ReferenceTask, process: child_side.ChildProcess) -> R
     except OSError as problem:
         return ReferenceResult("machine failed", f"{task.path} could not be written: {error_text.one_line(problem)}")
     return ReferenceResult("ok", fingerprint=print_of_model)
+
+
+def _refuse_meta() -> None:
+    if torch.get_default_device().type == "meta":
+        raise SpecError("its source sets torch's default device to meta when it is imported, so nothing has numbers")
+
+
+def _say_changes(spec: Spec | None, seed: int) -> str:
+    """What a call of the model changes and should not: then no other check of it means much."""
+    with contextlib.suppress(Exception):  # the model's own code may raise anything
+        assert spec is not None
+        model = wide.prepared_model(spec, seed)
+        question = evaluation.question_of(spec, spec.cases[0], seed, 0, lambda call: call, model)
+        for change in evaluation.evaluate(model, model, question, noted=True).changes:
+            return f"{change.subject} is {change.text}; "
+    return ""
 
 
 def _say_where(problem: Exception, spec: Spec, seed: int) -> str:

@@ -74,6 +74,7 @@ def judge_missing(choice: Choice, contents: run_files.Contents, folder: Path, wr
 
     Raises:
         UsageError: pytest does not take the further options, or has no such plugin.
+        StoreError: a verdict could not be stored.
     """
     models = {model_of(cell) for cell in contents.missing}
     judged = f"{counted(len(contents.missing), 'cell')} of {counted(len(models), 'model')}"
@@ -92,8 +93,7 @@ def judge_missing(choice: Choice, contents: run_files.Contents, folder: Path, wr
         raise UsageError(_refusal(said.getvalue(), choice))
     print(printable(said.getvalue()), end="", file=sys.stderr)  # noqa: T201
     if recorder.problem:
-        output.say(recorder.problem)
-        return ExitCode.RED
+        raise StoreError(recorder.problem)
     if code == ExitCode.INTERRUPTED and not interrupts.received_signal():
         return ExitCode.RED  # -x stopped it
     return stored.exit_code(run_files.read(folder)) if code in (ExitCode.OK, ExitCode.RED) else code
@@ -244,6 +244,7 @@ class Recorder:
         self.problem = ""
         self._folder, self._writer, self._cells, self._ticker = folder, writer, cells, ticker
         self._config: pytest.Config | None = None
+        self._changed: list[str] = []
         self._judging: list[Any] = []  # what can be told to stop: pytest's session, and xdist's
 
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -320,10 +321,9 @@ class Recorder:
             self._ticker.show(matrix.line(verdict) if verdict.status != "SKIPPED" else "", urgent=verdict.red)
 
     def _note_changed(self, files: Iterable[str]) -> None:
-        before = run_files.read(self._folder).changed
-        for file in (file for file in files if file not in before):
-            self._writer.note_changed((*before, file))
-            before = (*before, file)
+        for file in (file for file in files if file not in self._changed):
+            self._changed.append(file)
+            self._writer.note_changed(self._changed)
             self._ticker.show(f"· {visible(file)} has changed: no more cells of it are judged", urgent=True)
 
     def _stop(self, problem: str) -> None:

@@ -77,7 +77,8 @@ def run(options: RunOptions) -> int:
             shutil.rmtree(folder)
             return code
     with interrupts.hold():
-        _report(options, folder, started)
+        if (folder / run_files.PLAN).exists():  # nobody has removed it, or that is said
+            _report(options, folder, started)
     return code
 
 
@@ -246,4 +247,5 @@ def folder_to_resume(folder: Path, request: PlanRequest) -> Path:
     plan = contents.plan
     resuming.refuse_unnamed(folder, plan, request.sources, resuming.command(folder, plan))
     planning.refuse_changed(folder, plan)
+    stored.tell_torn(contents, folder)
     return folder

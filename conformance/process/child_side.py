@@ -155,6 +155,8 @@ def _answer(request: dict[str, Any], sender: Sender, late: Collection[str]) -> i
         sender.send(failure=describe_error(problem))
         return 1
     # As at an interpreter's exit: idle pools end, threads are joined. One that does not end is a fault of the cell.
+    if lasting := [thread.name for thread in threading.enumerate()[1:] if not thread.daemon]:
+        os.write(2, f"threads that were still running, and are no daemons: {', '.join(lasting)}\n".encode())
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 -- multiprocessing ends its children so too
     return 0
 

@@ -422,6 +422,9 @@ class Writer:
         lines = b"".join(map(files.record_line, records))
         if self._bytes + len(lines) > LARGEST:
             raise self._failure(what, f"a run has at most {LARGEST} bytes")
+        if not os.fstat(self._file).st_nlink:
+            self._failed = StoreError(f"{what} could not be stored: somebody has removed {self._folder}")
+            raise self._failed
         try:
             if self._complete:  # `run.json` does not count what is added
                 (self._folder / DONE).unlink(missing_ok=True)
