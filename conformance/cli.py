@@ -274,18 +274,22 @@ def main(arguments: list[str] | None = None) -> int:
             say(str(problem))
             return ExitCode.RED
         except OSError as problem:
-            say(f"this machine failed: {problem}")
+            say(_failure(problem))
             return ExitCode.USAGE
         except KeyboardInterrupt:
             say("interrupted")
             return ExitCode.INTERRUPTED
 
 
-def _execute(options: argparse.Namespace, further: list[str], typed: tuple[str, ...]) -> int:
+def _failure(problem: OSError) -> str:
     try:
         Path.cwd()
-    except FileNotFoundError:
-        raise UsageError("the working folder was removed; go to one that exists") from None
+    except OSError:
+        return "the working folder was removed; go to one that exists"
+    return f"this machine failed: {problem}"
+
+
+def _execute(options: argparse.Namespace, further: list[str], typed: tuple[str, ...]) -> int:
     if options.command in NEED_TORCH and complaint():
         raise UsageError(complaint())
     if options.command in ("run", "bench"):

@@ -13,10 +13,10 @@ from conformance.axes import PRECISIONS
 from conformance.cache.references import KeptReferences, References
 from conformance.cache.sources import Watch, written_since
 from conformance.errors import ChangedError, MachineError, with_last_lines
-from conformance.process import child, child_side, environment
+from conformance.process import child, child_side, environment, process_table
 from conformance.records import tasks
 from conformance.records.cell import PROBED, Cell, Observation, Verdict
-from conformance.records.plan import Plan, PlannedCell, SpecLocation
+from conformance.records.plan import Plan, PlannedCell, SpecLocation, say_set
 from conformance.verdict import judge
 from zoo.expect import Expect
 
@@ -113,11 +113,16 @@ class Executor:
             MachineError: the machine failed, so the cell has no verdict.
             ChangedError: a file has changed on which the cell depends.
         """
-        cell = planned.cell
         if planned.skip:
-            return Verdict(cell.id, "SKIPPED", planned.skip, short="skipped")
-        if cell.mode not in self.plan.compiling_modes:
-            return self._judge(planned)
+            return Verdict(planned.id, "SKIPPED", planned.skip, short="skipped")
+        found = (
+            self._judge_compiled(planned) if planned.cell.mode in self.plan.compiling_modes else self._judge(planned)
+        )
+        switches = say_set(self.plan.environment.variables) if planned.cell.mode != "eager" else ""
+        limit = process_table.say_memory_limit() if found.status == "OOM" else ""
+        return replace(found, text="; ".join(filter(None, (found.text, switches, limit)))) if found.red else found
+
+    def _judge_compiled(self, planned: PlannedCell) -> Verdict:
         environment.compile_for(self.plan.compiles_for)
         self._stored = self._stored or _filled_cache()
         found = self._judge(planned)

@@ -20,6 +20,7 @@ from conformance.cache import sources
 from conformance.errors import UsageError, some
 from conformance.own.spec import try_model
 from conformance.plan import find
+from conformance.process import environment as process_environment
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.measurements import FIGURES
@@ -197,6 +198,7 @@ def environment() -> Environment:
         gpus=tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())),
         cuda=torch.version.cuda or "",
         executable=Path(sys.executable).name,
+        variables=process_environment.compiler_variables(),
     )
 
 

@@ -208,8 +208,9 @@ def _cause_of_death(exit_code: int | None, *, answered: bool) -> str:
         return f"it did not end within {GRACE_SECONDS:g} s after its answer, so it was killed"
     if exit_code >= 0:
         return f"{died}{late or ' and no answer'}"
-    hint = " (perhaps by the system, because memory ran out)" if died.endswith("SIGKILL") and not answered else ""
-    return f"{died}{late}{hint}"
+    limit = process_table.say_memory_limit()
+    hint = f" (perhaps by the system, because memory ran out{f': {limit}' * bool(limit)})"
+    return f"{died}{late}{hint * died.endswith('SIGKILL')}"
 
 
 # Counts down the time that a process may take, without the time that others take from it.

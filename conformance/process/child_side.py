@@ -187,7 +187,8 @@ def _import(name: str) -> Any:
         return importlib.import_module(name)
     except Exception as problem:
         if complaint := complaint_about_import():
-            raise UsageError(complaint) from problem
+            limit = process_table.say_memory_limit()
+            raise UsageError("; ".join(filter(None, (complaint, limit)))) from problem
         raise
 
 

@@ -20,6 +20,15 @@ def in_words(value: object) -> str:
     return ", ".join(value) or "none" if isinstance(value, tuple) else str(value) or "none"
 
 
+def say_set(variables: tuple[str, ...]) -> str:
+    """That variables are set; "" if there are none.
+
+    >>> say_set(("CC", "CXX"))
+    'CC and CXX are set'
+    """
+    return f"{' and '.join(variables)} {'are' if len(variables) > 1 else 'is'} set" if variables else ""
+
+
 @dataclass(frozen=True)
 class PlannedCell:
     """A cell of a plan.
@@ -235,6 +244,7 @@ class Environment:
         gpus: name of each CUDA device.
         cuda: CUDA version that torch was built for; "" if it was built without CUDA.
         executable: file name of the Python interpreter.
+        variables: names of the environment variables that are set and change what compilers do.
     """
 
     torch: str
@@ -247,6 +257,7 @@ class Environment:
     gpus: tuple[str, ...]
     cuda: str
     executable: str
+    variables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
