@@ -82,7 +82,7 @@ class Probed:
 REFERENCE_FACTOR = 2  # a reference runs a model some fifty times
 REFERENCE_SECONDS = 3600.0  # at least, so that a large model gets its reference; a shorter limit must be asked for
 REFERENCES_MADE_AGAIN = 1  # if the file of one is damaged
-STARTED_AGAIN = 1  # if somebody wrote to a source meanwhile, and it holds the same again
+WRITTEN = "{} was written to while this was judged, twice, and holds the same again"
 NOTHING_RAN = ("start", child_side.WAITING)  # phases before any of a model's code runs
 DAMAGED, MACHINE = "damaged reference", "machine failed"
 SPOILED = ("ERROR", "CRASH")  # how a cell ends whose stored code is damaged
@@ -150,7 +150,7 @@ class Executor:
             task = replace(task, cache=cache, fingerprint=kept, left_out=planned.left_out, plain=planned.plain)
             known = self._known_of(cell, made)
             run = partial(_run_child, cell.id, tasks.CELL, task, deadline=self.plan.deadline, method=method)
-            ending = self._undisturbed(cell.id, known, run)
+            ending = self._undisturbed(known, run)
             seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message, said=ending.said)
             if seen.ending != DAMAGED:
                 break
@@ -192,9 +192,11 @@ class Executor:
         deadline = REFERENCE_FACTOR * self.plan.deadline
         if self.plan.deadline >= tasks.CELL_SECONDS:
             deadline = max(deadline, REFERENCE_SECONDS)
-        what, started = f"the reference of {model}", time.time_ns()
-        run = partial(_run_child, what, tasks.REFERENCE, task, deadline=deadline, method="forkserver")
-        ending = self._undisturbed(what, self._located(task.location), run, self._planned_of)
+        started = time.time_ns()
+        run = partial(
+            _run_child, f"the reference of {model}", tasks.REFERENCE, task, deadline=deadline, method="forkserver"
+        )
+        ending = self._undisturbed(self._located(task.location), run, self._planned_of)
         seconds, result = round(ending.seconds, 4), ending.result
         if result is None:
             seen = Observation(ending.kind, "reference", message=ending.message, said=ending.said)
@@ -228,7 +230,6 @@ class Executor:
 
     def _undisturbed(
         self,
-        what: str,
         known: Mapping[str, str],
         run: Callable[[], child.Ending[tasks.ResultT]],
         depends: Callable[[child.Ending[tasks.ResultT]], Mapping[str, str]] | None = None,
@@ -236,20 +237,20 @@ class Executor:
         """How a process ends all of whose files hold what was planned, from its start to its end.
 
         Args:
-            what: its name, for messages.
             known: what some of them hold.
             run: runs it.
             depends: what all of them hold, by how it ended; None if these are all.
         """
-        for _ in range(1 + STARTED_AGAIN):
+        for again in (True, False):  # once more, if somebody wrote to a source meanwhile, and it holds the same again
             self.refuse_changed(known)
             started = time.time_ns()
             ending = run()
             known = depends(ending) if depends else known
             self.refuse_changed(known)
-            if not (disturbed := written_since(known.keys() & self.plan.digests.keys(), started)):
-                return ending
-        raise MachineError(f"{what} was not judged: {disturbed[0]} is written to all the time")
+            disturbed = written_since(known.keys() & self.plan.digests.keys(), started)
+            if not disturbed or not again:
+                break
+        return replace(ending, remarks=(*ending.remarks, *(WRITTEN.format(file) for file in disturbed)))
 
     def refuse_changed(self, known: Mapping[str, str]) -> None:
         """Do nothing if files hold what is known of them; ChangedError if one does not."""
