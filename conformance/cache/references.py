@@ -13,12 +13,13 @@ from filelock import FileLock
 
 from conformance.cache import sources
 from conformance.errors import MachineError, StoreError, UsageError
-from conformance.records.convert import from_json, to_json
+from conformance.records.convert import to_json
 from conformance.records.plan import Environment
 from conformance.records.tasks import MadeReference, ReferenceTask
 from conformance.store import files, run_files
 
 POLL_SECONDS = 0.02
+MADE = "made"  # the field of a document that holds the record of a making
 
 
 class References:
@@ -199,14 +200,14 @@ class KeptReferences:
 def _load(record: Path) -> MadeReference | None:
     """The record of a making; None if there is none that can be read."""
     try:
-        made: MadeReference = from_json(MadeReference, json.loads(files.read(record, run_files.RECORD_BYTES)))
-    except (OSError, UsageError, ValueError):
+        made: MadeReference = files.decode(record, files.read(record, run_files.RECORD_BYTES), MADE, MadeReference)
+    except (OSError, UsageError):
         return None
     return made
 
 
 def _store(made: MadeReference, record: Path) -> None:
-    files.write_whole(record, json.dumps(to_json(made)).encode())
+    files.write_document(record, MADE, made)
 
 
 def _paths_of_saved(task: ReferenceTask) -> tuple[str, ...]:

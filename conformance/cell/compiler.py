@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import inspect
 import os
+import random
 import shlex
 import shutil
 import subprocess
@@ -17,10 +18,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock
 
-from conformance.errors import NoCompilerError, one_line
+from conformance.errors import NoCompilerError, name_of, one_line
+from conformance.evaluate import error_text
 from conformance.process import environment, process_table
+from conformance.process.child_side import ChildProcess
+from conformance.records.tasks import Nothing
 from zoo import internals
 
 SECONDS = 30.0  # for a program of one line
@@ -61,6 +66,24 @@ def complaint() -> str:
             return ""
         complaints.append(f"{one_line(name, LENGTH)} {found}")
     return ", ".join(complaints)
+
+
+def compile_the_simplest(task: Nothing, process: ChildProcess) -> Nothing:
+    """Child process: compile a model that cannot be wrong, and that nobody has compiled before.
+
+    Raises:
+        NoCompilerError: something goes wrong; the message names the compilers, and says what.
+    """
+    with process.shared():
+        x, factor = torch.arange(3.0), random.random()  # noqa: S311 -- nobody guesses it
+        try:
+            same = torch.equal(torch.compile(lambda x: x * factor)(x), x * factor)
+        except Exception as problem:
+            why = f"{name_of(problem)}: {error_text.one_line(problem)}"
+            raise NoCompilerError(f"with {' or '.join(_names())}: {why}") from problem
+    if not same:
+        raise NoCompilerError(f"with {' or '.join(_names())} it gives other numbers")
+    return task
 
 
 @cache

@@ -3,13 +3,13 @@
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from conformance.axes import PRECISIONS
+from conformance.axes import MODES, PRECISIONS
 from conformance.cache.references import KeptReferences, References
 from conformance.cache.sources import Watch, written_since
 from conformance.errors import ChangedError, MachineError, with_last_lines
@@ -87,6 +87,8 @@ NOTHING_RAN = ("start", child_side.WAITING)  # phases before any of a model's co
 DAMAGED, MACHINE = "damaged reference", "machine failed"
 SPOILED = ("ERROR", "CRASH")  # how a cell ends whose stored code is damaged
 NO_COMPILER = "NoCompilerError"  # no stored code is to blame for that
+SIMPLEST_SECONDS = 120.0  # to compile the simplest model
+OF_COMPILER = "torch.compile of x * 2 fails on this machine too, so its compiler is to blame and not the model: {}"
 BEFORE_COMPILING = (*NOTHING_RAN, "reference", "import", "build")  # phases in which nothing is compiled
 CONFIRMED = "compiled once more without the compile cache, with the same result"
 HEALED = (
@@ -105,6 +107,7 @@ class Executor:
         self._stored: Path | None = None  # the compile cache, once a cell has found code in it
         self._probed = Probed(plan.deadline, plan.symptoms)
         self._watch = Watch()
+        self._compiler: str | None = None  # what is wrong with it, once that is known
 
     def verdict(self, planned: PlannedCell) -> Verdict:
         """Run one planned cell and judge it.
@@ -126,7 +129,20 @@ class Executor:
         environment.compile_for(self.plan.compiles_for)
         self._stored = self._stored or _filled_cache()
         found = self._judge(planned)
-        return self._judge_anew(planned, found, self._stored) if self._stored and _is_spoiled(found) else found
+        if self._stored and _is_spoiled(found):
+            found = self._judge_anew(planned, found, self._stored)
+        needed = planned.cell.device == "cpu" and (mode := MODES.get(planned.cell.mode)) and mode.needs_cpp
+        why = self._fault_of_compiler() if needed and _is_spoiled(found, (*SPOILED, "TIMEOUT")) else ""
+        seen = replace(found.observation, error=NO_COMPILER)
+        return replace(found, text=OF_COMPILER.format(why), observation=seen) if why else found
+
+    def _fault_of_compiler(self) -> str:
+        """What goes wrong if the simplest model is compiled; "" if nothing does."""
+        if self._compiler is None:
+            with _starting("the compiler"):
+                ending = child.run(tasks.SIMPLEST, tasks.Nothing(), deadline=min(self.plan.deadline, SIMPLEST_SECONDS))
+            self._compiler = ending.message if ending.result is None else ""
+        return self._compiler
 
     def _judge_anew(self, planned: PlannedCell, first: Verdict, stored: Path) -> Verdict:
         """The verdict of code that is compiled anew, in a process that shares nothing with the others."""
@@ -289,10 +305,10 @@ def _filled_cache() -> Path | None:
     return folder if folder is not None and any(folder.glob("*")) else None
 
 
-def _is_spoiled(verdict: Verdict) -> bool:
-    """Whether a verdict may be that of damaged code, and not of the model."""
+def _is_spoiled(verdict: Verdict, endings: Collection[str] = SPOILED) -> bool:
+    """Whether a verdict may be that of damaged code or of a compiler, and not of the model."""
     seen = verdict.observation
-    return verdict.status in SPOILED and seen.phase not in BEFORE_COMPILING and seen.error != NO_COMPILER
+    return verdict.status in endings and seen.phase not in BEFORE_COMPILING and seen.error != NO_COMPILER
 
 
 def cell_task(plan: Plan, cell: Cell, reference: Path | None = None, expect: tuple[Expect, ...] = ()) -> tasks.CellTask:

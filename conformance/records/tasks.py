@@ -222,6 +222,7 @@ CELL = Target("conformance.cell.observe:observe", CellTask, Observation)
 TIMING = Target("conformance.measure.side_by_side:observe", TimingTask, measurements.Timing)
 FOOTPRINT = Target("conformance.measure.costs:count", CellTask, measurements.Footprint)
 COMPILE = Target("conformance.measure.costs:time_compilation", CompileTask, measurements.CompileRun)
+SIMPLEST = Target("conformance.cell.compiler:compile_the_simplest", Nothing, Nothing)
 REPRO = Target("conformance.cell.repro:write", ReproTask, ReproResult)
 CEILINGS = Target("conformance.measure.ceilings:observe", CeilingsTask, measurements.Ceilings)
 
