@@ -95,6 +95,7 @@ class References:
 # `conformance.check` saves the same model in another folder each time.
 
 SUFFIX = ".reference"
+TAIL_BYTES = 12  # of a reference file
 LARGEST_SHARE = 0.1  # of the free space of the disk, for all references together
 
 
@@ -115,14 +116,14 @@ class KeptReferences:
     def fetch(self, task: ReferenceTask) -> MadeReference | None:
         """Put the kept reference at the path of a task; None if there is none, or if it is out of date."""
         made = self._made(task)
-        if made is None:
-            return None
         try:
+            if made is None or made.tail != _tail(self._file(task)):  # it was damaged, or is that of another model
+                return None
             _link(self._file(task), Path(task.path))
             self._record(task).touch()  # the ones that are used least recently go first
         except OSError:
             return None
-        return replace(made, kept=True)
+        return replace(made, kept=True, tail="")
 
     def describe(self, task: ReferenceTask) -> str:
         """All that the kept reference of a task depends on; "" if there is none, or if it is out of date."""
@@ -149,7 +150,7 @@ class KeptReferences:
             if not self._make_room(Path(task.path).stat().st_size):
                 return
             _link(Path(task.path), self._file(task))
-            _store(made, self._record(task))
+            _store(replace(made, tail=_tail(self._file(task))), self._record(task))
 
     def forget(self, task: ReferenceTask) -> None:
         """Remove the kept reference of a task, if there is one."""
@@ -213,6 +214,16 @@ def _store(made: MadeReference, record: Path) -> None:
 def _paths_of_saved(task: ReferenceTask) -> tuple[str, ...]:
     """The paths of the saved model and its inputs."""
     return replace(task.location, file="").paths
+
+
+def _tail(path: Path) -> str:
+    """Size and last bytes of a reference file, which are a sum of all that it holds; "" if it is no regular file."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL_BYTES))
+        return f"{size} {file.read().hex()}"
 
 
 def _link(source: Path, target: Path) -> None:

@@ -240,6 +240,7 @@ class MadeReference:
         seconds: how long it took.
         refused: the observation of each cell of the model, if there is no reference; None if there is one.
         kept: an earlier run made it.
+        tail: what tells its file from others, where it is kept.
     """
 
     seconds: float
@@ -248,6 +249,7 @@ class MadeReference:
     variables: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
     kept: bool = False
+    tail: str = ""
 
 
 @dataclass(frozen=True)

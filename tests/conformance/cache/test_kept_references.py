@@ -55,11 +55,18 @@ def test_it_is_used_again(place):
     assert (place.run / "net.reference").read_text() == "the tensors"
 
 
+def replace_by_fifo(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
 CHANGES = {
     "a source": lambda place: place.source.write_text("weights = 2"),
     "a source that is gone": lambda place: place.source.unlink(),
     "the record": lambda place: [path.write_text("{") for path in place.kept.glob("*.json")],
     "the file": lambda place: [path.unlink() for path in place.kept.glob("*.reference")],
+    "the file of another model": lambda place: [path.write_text("others") for path in place.kept.glob("*.reference")],
+    "no regular file": lambda place: [replace_by_fifo(path) for path in place.kept.glob("*.reference")],
 }
 
 
