@@ -8,6 +8,7 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -264,7 +265,8 @@ def main(arguments: list[str] | None = None) -> int:
             choose_colour(options.color)
             if not (options.command == "show" and options.md):  # which a person may redirect into a file
                 surroundings.enter_context(stored.commands_off())
-            return _execute(options, further)
+            typed = sys.argv[1:] if arguments is None else arguments
+            return _execute(options, further, tuple(typed))
         except UsageError as problem:
             say(str(problem))
             return ExitCode.USAGE
@@ -272,19 +274,28 @@ def main(arguments: list[str] | None = None) -> int:
             say(str(problem))
             return ExitCode.RED
         except OSError as problem:
-            say(f"this machine failed: {problem}")
+            say(_failure(problem))
             return ExitCode.USAGE
         except KeyboardInterrupt:
             say("interrupted")
             return ExitCode.INTERRUPTED
 
 
-def _execute(options: argparse.Namespace, further: list[str]) -> int:
+def _failure(problem: OSError) -> str:
+    try:
+        Path.cwd()
+    except OSError:
+        return "the working folder was removed; go to one that exists"
+    return f"this machine failed: {problem}"
+
+
+def _execute(options: argparse.Namespace, further: list[str], typed: tuple[str, ...]) -> int:
     if options.command in NEED_TORCH and complaint():
         raise UsageError(complaint())
     if options.command in ("run", "bench"):
         options.sources += [word for word in further if not word.startswith("-")]  # argparse takes them before options
-        return run.run(_run_options(options, [word for word in further if word.startswith("-")]))
+        asked = _run_options(options, [word for word in further if word.startswith("-")])
+        return run.run(replace(asked, command=typed))
     if further:
         raise UsageError(f"{options.command}: unknown option {further[0]}{suggestion(further[0], options.known)}")
     return _look(options)

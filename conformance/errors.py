@@ -4,7 +4,7 @@
 |---|---|
 | read the command line, find sources, plan, open a run folder | `UsageError` |
 | read a stored record | `RecordError` |
-| judge a cell | `MachineError` |
+| judge a cell | `MachineError`, of which `ChangedError` is one |
 | read a reference | `DamagedReferenceError` |
 | write into a run folder | `StoreError`, a `UsageError` |
 | run the oracle | `NoOracleError`, `RandomError`, `SelfCheckError`; a broken spec: `zoo.SpecError` |
@@ -46,6 +46,14 @@ class RecordError(ValueError):
 
 class MachineError(OSError):
     """The machine failed, and not the model: a full disk, no process or file to be had. The cell has no verdict."""
+
+
+class ChangedError(MachineError):
+    """Files that a cell depends on, `files`, are no longer what was planned. The cell has no verdict."""
+
+    def __init__(self, files: Sequence[str]) -> None:
+        super().__init__(f"{some(files)} changed while the run went on; start it again")
+        self.files = tuple(files)
 
 
 class DamagedReferenceError(OSError):

@@ -52,6 +52,14 @@ class SelectionLine:
 
 
 @dataclass
+class ChangedLine:
+    """A line of `cells.jsonl`: files that changed while the run went on. A later one replaces it."""
+
+    crc32: str
+    changed: tuple[str, ...]
+
+
+@dataclass
 class VerdictLine:
     """A line of `cells.jsonl`: a verdict. A later one on the same cell replaces it."""
 
@@ -68,7 +76,7 @@ class ResultLine:
     result: Result
 
 
-KINDS = (Report, PlanFile, DoneFile, SelectionLine, VerdictLine, ResultLine)
+KINDS = (Report, PlanFile, DoneFile, SelectionLine, ChangedLine, VerdictLine, ResultLine)
 
 
 def page() -> str:

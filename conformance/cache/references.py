@@ -13,12 +13,13 @@ from filelock import FileLock
 
 from conformance.cache import sources
 from conformance.errors import MachineError, StoreError, UsageError
-from conformance.records.convert import from_json, to_json
+from conformance.records.convert import to_json
 from conformance.records.plan import Environment
 from conformance.records.tasks import MadeReference, ReferenceTask
 from conformance.store import files, run_files
 
 POLL_SECONDS = 0.02
+MADE = "made"  # the field of a document that holds the record of a making
 
 
 class References:
@@ -94,6 +95,7 @@ class References:
 # `conformance.check` saves the same model in another folder each time.
 
 SUFFIX = ".reference"
+TAIL_BYTES = 12  # of a reference file
 LARGEST_SHARE = 0.1  # of the free space of the disk, for all references together
 
 
@@ -114,14 +116,14 @@ class KeptReferences:
     def fetch(self, task: ReferenceTask) -> MadeReference | None:
         """Put the kept reference at the path of a task; None if there is none, or if it is out of date."""
         made = self._made(task)
-        if made is None:
-            return None
         try:
+            if made is None or made.tail != _tail(self._file(task)):  # it was damaged, or is that of another model
+                return None
             _link(self._file(task), Path(task.path))
             self._record(task).touch()  # the ones that are used least recently go first
         except OSError:
             return None
-        return replace(made, kept=True)
+        return replace(made, kept=True, tail="")
 
     def describe(self, task: ReferenceTask) -> str:
         """All that the kept reference of a task depends on; "" if there is none, or if it is out of date."""
@@ -138,8 +140,8 @@ class KeptReferences:
         return made if made is not None and self._holds(made) else None
 
     def keep(self, task: ReferenceTask, made: MadeReference) -> None:
-        """Keep the reference at the path of a task, unless a source has changed since the run was planned."""
-        if self._folder is None or any(self._planned.get(path, what) != what for path, what in made.files.items()):
+        """Keep the reference at the path of a task."""
+        if self._folder is None:
             return
         made = replace(made, files={p: what for p, what in made.files.items() if p not in _paths_of_saved(task)})
         with contextlib.suppress(OSError, StoreError):  # it is made again
@@ -148,7 +150,7 @@ class KeptReferences:
             if not self._make_room(Path(task.path).stat().st_size):
                 return
             _link(Path(task.path), self._file(task))
-            _store(made, self._record(task))
+            _store(replace(made, tail=_tail(self._file(task))), self._record(task))
 
     def forget(self, task: ReferenceTask) -> None:
         """Remove the kept reference of a task, if there is one."""
@@ -199,19 +201,29 @@ class KeptReferences:
 def _load(record: Path) -> MadeReference | None:
     """The record of a making; None if there is none that can be read."""
     try:
-        made: MadeReference = from_json(MadeReference, json.loads(files.read(record, run_files.RECORD_BYTES)))
-    except (OSError, UsageError, ValueError):
+        made: MadeReference = files.decode(record, files.read(record, run_files.RECORD_BYTES), MADE, MadeReference)
+    except (OSError, UsageError):
         return None
     return made
 
 
 def _store(made: MadeReference, record: Path) -> None:
-    files.write_whole(record, json.dumps(to_json(made)).encode())
+    files.write_document(record, MADE, made)
 
 
 def _paths_of_saved(task: ReferenceTask) -> tuple[str, ...]:
     """The paths of the saved model and its inputs."""
     return replace(task.location, file="").paths
+
+
+def _tail(path: Path) -> str:
+    """Size and last bytes of a reference file, which are a sum of all that it holds; "" if it is no regular file."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL_BYTES))
+        return f"{size} {file.read().hex()}"
 
 
 def _link(source: Path, target: Path) -> None:

@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -140,6 +140,39 @@ def content_of_file(path: Path) -> str:
         status = path.stat()
         return f"{status.st_size} bytes of {status.st_mtime_ns}"
     return found
+
+
+class Watch:
+    """Tells which files have changed. One that nobody has written to since it was read is not read again."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str], tuple[int, ...]] = {}
+
+    def changed(self, known: Mapping[str, str]) -> list[str]:
+        """The files that do not hold what is known of them, as `content_of_file` tells it, by path."""
+        return [path for path, what in known.items() if not self._holds(path, what)]
+
+    def _holds(self, path: str, what: str) -> bool:
+        state = _state(path)
+        if not state or self._held.get((path, what)) != state:
+            if content_of_file(Path(path)) != what:
+                return False
+            self._held[path, what] = state
+        return True
+
+
+def written_since(paths: Iterable[str], moment: int) -> list[str]:
+    """The files that were written or replaced after a moment, in nanoseconds as of `time.time_ns`."""
+    return [path for path in paths if _state(path)[-1:] > (moment,)]
+
+
+def _state(path: str) -> tuple[int, ...]:
+    """What changes with each write to a file, or is another in one that replaces it; () if there is no file."""
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):
+        return ()
+    return status.st_ino, status.st_size, status.st_ctime_ns  # unlike the time of the content, nobody can set it
 
 
 @contextlib.contextmanager

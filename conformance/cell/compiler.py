@@ -3,22 +3,29 @@
 So a machine without a compiler blames no model.
 """
 
+import contextlib
 import hashlib
 import inspect
 import os
+import random
 import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock
 
-from conformance.errors import NoCompilerError, one_line
+from conformance.errors import NoCompilerError, name_of, one_line
+from conformance.evaluate import error_text
 from conformance.process import environment, process_table
+from conformance.process.child_side import ChildProcess
+from conformance.records.tasks import Nothing
 from zoo import internals
 
 SECONDS = 30.0  # for a program of one line
@@ -27,6 +34,11 @@ REMEDY = (
     "install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install; "
     "Windows: Build Tools for Visual Studio), or set CXX to the path of one"
 )
+HEADER = "Python.h"
+NO_HEADER = (
+    f"torch.compile needs {HEADER}, which is missing; install Python's headers (Debian, Ubuntu: apt install "
+    "python3-dev; Fedora: dnf install python3-devel)"
+)
 LENGTH = 120  # of what a compiler says
 
 
@@ -34,26 +46,68 @@ def require() -> None:
     """Do nothing if a compiler works.
 
     Raises:
-        NoCompilerError: none does; the message names the one looked for, what is wrong, and how to get one.
+        NoCompilerError: none does, or Python's headers are missing; the message names the one looked for, what is
+            wrong, and how to get it.
     """
     found = complaint()
     if found:
         raise NoCompilerError(f"torch.compile needs a C++ compiler: {found}; {REMEDY}")
+    if lacks_python():
+        raise NoCompilerError(NO_HEADER)
 
 
 @cache
 def complaint() -> str:
     """What is wrong with the compiler that Inductor calls; "" if nothing is. It is tried once in a process."""
-    config = internals.inductor_config
-    wanted = config.cpp.cxx if isinstance(config.cpp.cxx, (list, tuple)) else (config.cpp.cxx,)
-    names = [name for name in wanted if name] if sys.platform != "win32" else ["cl"]
     complaints = []
-    for name in names:
+    for name in _names():
         found = _complaint_about(name)
         if not found:
             return ""
         complaints.append(f"{one_line(name, LENGTH)} {found}")
     return ", ".join(complaints)
+
+
+def compile_the_simplest(task: Nothing, process: ChildProcess) -> Nothing:
+    """Child process: compile a model that cannot be wrong, and that nobody has compiled before.
+
+    Raises:
+        NoCompilerError: something goes wrong; the message names the compilers, and says what.
+    """
+    with process.shared():
+        x, factor = torch.arange(3.0), random.random()  # noqa: S311 -- nobody guesses it
+        try:
+            same = torch.equal(torch.compile(lambda x: x * factor)(x), x * factor)
+        except Exception as problem:
+            why = f"{name_of(problem)}: {error_text.one_line(problem)}"
+            raise NoCompilerError(f"with {' or '.join(_names())}: {why}") from problem
+    if not same:
+        raise NoCompilerError(f"with {' or '.join(_names())} it gives other numbers")
+    return task
+
+
+@cache
+def lacks_python() -> bool:
+    """Whether the header that torch's kernels include is neither where Python has it nor where the compiler looks."""
+    schemes = ("nt",) if sys.platform == "win32" else ("posix_prefix", sysconfig.get_default_scheme())
+    folders = [sysconfig.get_path("include", scheme=scheme) for scheme in schemes]
+    return not any(Path(folder, HEADER).exists() for folder in folders) and not any(map(_finds_header, _names()))
+
+
+def _finds_header(name: str) -> bool:
+    words, nowhere = [name, "-E", "-x", "c++", "-include", HEADER, os.devnull], subprocess.DEVNULL
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(words, check=False, timeout=SECONDS, stdin=nowhere, stdout=nowhere, stderr=nowhere)  # noqa: S603
+        return done.returncode == 0
+    return False
+
+
+def _names() -> list[str]:
+    """The compilers that Inductor looks for, in its order."""
+    if sys.platform == "win32":
+        return ["cl"]
+    wanted = internals.inductor_config.cpp.cxx
+    return [name for name in (wanted if isinstance(wanted, (list, tuple)) else (wanted,)) if name]
 
 
 def _complaint_about(name: str) -> str:

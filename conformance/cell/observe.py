@@ -1,5 +1,6 @@
 """Child process: makes the reference of a model, or observes one of its cells or one probe of a known torch fault."""
 
+import contextlib
 import importlib
 import math
 import sys
@@ -36,45 +37,66 @@ RAISED_BESIDE = "the reference raises this, which is called in float64"
 RAISED_WIDE = "the model raises this in eager, in float64 and not in float32; call it so yourself, as in model.double()"
 
 
-def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> ReferenceResult:  # noqa: PLR0911 -- one for each ending
+def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> ReferenceResult:
     """Write the reference of a model to a file. An exception becomes the ending of the result."""
     process.enter("reference")
     with process.shared():
         torch.set_num_threads(1)
         child_side.keep_freed_memory()
-        spec = None
-        try:
-            with sources.note_files() as paths, sources.note_variables() as names:
-                spec = spec_at(task.location, task.model)
-                twin = spec_at(task.location, spec.twin) if spec.twin else None
-                precisions = [PRECISIONS[name] for name in task.precisions]
-                workers = forks.Forks(machine_lock.idle, process.give_way)
-                if task.light:
-                    made = reference.make_for_timing(spec, task.seed, precisions, workers)
-                else:
-                    made = reference.make(spec, twin, task.seed, precisions, workers)
-                print_of_model = weights.fingerprint(spec, task.seed, wide.prepared_model(spec, task.seed))
-                files = sources.contents_of_files(paths) | sources.digests_of_imported()
-                variables = sources.contents_of_variables(names)
-        except (errors.SelfCheckError, SpecError) as problem:
-            return ReferenceResult("invalid", error_text.one_line(problem))
-        except errors.RandomError as problem:
-            return ReferenceResult("random", error_text.one_line(problem))
-        except errors.NoOracleError as problem:
-            return ReferenceResult("no oracle", error_text.one_line(problem))
-        except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
-            ending = _ending(problem, "invalid")
-            where = f"; {_say_where(problem, spec, task.seed)}" if ending == "invalid" and spec else ""
-            return ReferenceResult(ending, f"{errors.name_of(problem)}: {error_text.one_line(problem)}{where}")
-        except BaseException as problem:  # noqa: BLE001 -- KeyboardInterrupt and the like say nothing about the spec
-            return ReferenceResult("raised", f"{errors.name_of(problem)}: {error_text.one_line(problem)}")
-        try:
-            reference_file.save(Path(task.path), made)
-        except OSError as problem:
-            return ReferenceResult(
-                "machine failed", f"{task.path} could not be written: {error_text.one_line(problem)}"
-            )
-    return ReferenceResult("ok", files=files, variables=variables, fingerprint=print_of_model)
+        with sources.note_files() as paths, sources.note_variables() as names:
+            result = _write_reference(task, process)
+            files = sources.contents_of_files(paths) | sources.digests_of_imported()
+            return replace(result, files=files, variables=sources.contents_of_variables(names))
+
+
+def _write_reference(task: ReferenceTask, process: child_side.ChildProcess) -> ReferenceResult:  # noqa: PLR0911 -- one for each ending
+    spec = None
+    try:
+        spec = spec_at(task.location, task.model)
+        twin = spec_at(task.location, spec.twin) if spec.twin else None
+        _refuse_meta()
+        precisions = [PRECISIONS[name] for name in task.precisions]
+        workers = forks.Forks(machine_lock.idle, process.give_way)
+        if task.light:
+            made = reference.make_for_timing(spec, task.seed, precisions, workers)
+        else:
+            made = reference.make(spec, twin, task.seed, precisions, workers)
+        print_of_model = weights.fingerprint(spec, task.seed, wide.prepared_model(spec, task.seed))
+    except errors.SelfCheckError as problem:
+        return ReferenceResult("invalid", f"{_say_changes(spec, task.seed)}{error_text.one_line(problem)}")
+    except SpecError as problem:
+        return ReferenceResult("invalid", error_text.one_line(problem))
+    except errors.RandomError as problem:
+        return ReferenceResult("random", error_text.one_line(problem))
+    except errors.NoOracleError as problem:
+        return ReferenceResult("no oracle", error_text.one_line(problem))
+    except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
+        ending = _ending(problem, "invalid")
+        where = f"; {_say_where(problem, spec, task.seed)}" if ending == "invalid" and spec else ""
+        return ReferenceResult(ending, f"{errors.name_of(problem)}: {error_text.one_line(problem)}{where}")
+    except BaseException as problem:  # noqa: BLE001 -- KeyboardInterrupt and the like say nothing about the spec
+        return ReferenceResult("raised", f"{errors.name_of(problem)}: {error_text.one_line(problem)}")
+    try:
+        reference_file.save(Path(task.path), made)
+    except OSError as problem:
+        return ReferenceResult("machine failed", f"{task.path} could not be written: {error_text.one_line(problem)}")
+    return ReferenceResult("ok", fingerprint=print_of_model)
+
+
+def _refuse_meta() -> None:
+    if torch.get_default_device().type == "meta":
+        raise SpecError("its source sets torch's default device to meta when it is imported, so nothing has numbers")
+
+
+def _say_changes(spec: Spec | None, seed: int) -> str:
+    """What a call of the model changes and should not: then no other check of it means much."""
+    with contextlib.suppress(Exception):  # the model's own code may raise anything
+        assert spec is not None
+        model = wide.prepared_model(spec, seed)
+        question = evaluation.question_of(spec, spec.cases[0], seed, 0, lambda call: call, model)
+        for change in evaluation.evaluate(model, model, question, noted=True).changes:
+            return f"{change.subject} is {change.text}; "
+    return ""
 
 
 def _say_where(problem: Exception, spec: Spec, seed: int) -> str:

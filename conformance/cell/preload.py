@@ -66,6 +66,10 @@ def ops_kept() -> Iterator[None]:
         yield
 
 
+class LateError(BaseException):
+    """A step has not ended in time. It is no `Exception`, which torch would take for an answer of the compiler."""
+
+
 def harmless(step: Callable[[], object], seconds: float = 0.0) -> None:
     """Take a step of the preparation. One that fails, or does not end in time, is left to the children.
 
@@ -73,7 +77,7 @@ def harmless(step: Callable[[], object], seconds: float = 0.0) -> None:
     """
 
     def stop(*_: object) -> None:
-        raise TimeoutError
+        raise LateError
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)

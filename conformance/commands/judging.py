@@ -12,7 +12,7 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from conformance.commands import interrupts, output, progress, stored
-from conformance.errors import ExitCode, MachineError, StoreError, UsageError, counted, near_names
+from conformance.errors import ChangedError, ExitCode, MachineError, StoreError, UsageError, counted, near_names
 from conformance.judging.executor import Executor
 from conformance.process import process_table
 from conformance.records.cell import Observation, Verdict, model_of
@@ -35,6 +35,7 @@ PLUGINS = ("xdist.plugin", "conformance.plugin")  # no other is loaded: the pers
 NOT_NEEDED = ("cacheprovider", "doctest", "tmpdir")  # they would write files of their own
 WORKER_SECONDS = 20.0  # of cells that are worth another worker, which imports torch first
 VERDICT = "conformance"  # the name under which an item reports its verdict
+CHANGED = "conformance_changed"  # the same of the files that have changed, so that it has none
 WORKER_CELLS = "conformance_cells"  # the name under which a worker of xdist is told its cells
 CELLS = pytest.StashKey[list[str]]()  # ids of the cells to judge, in order
 EXECUTOR = pytest.StashKey[Executor]()
@@ -73,6 +74,7 @@ def judge_missing(choice: Choice, contents: run_files.Contents, folder: Path, wr
 
     Raises:
         UsageError: pytest does not take the further options, or has no such plugin.
+        StoreError: a verdict could not be stored.
     """
     models = {model_of(cell) for cell in contents.missing}
     judged = f"{counted(len(contents.missing), 'cell')} of {counted(len(models), 'model')}"
@@ -91,8 +93,7 @@ def judge_missing(choice: Choice, contents: run_files.Contents, folder: Path, wr
         raise UsageError(_refusal(said.getvalue(), choice))
     print(printable(said.getvalue()), end="", file=sys.stderr)  # noqa: T201
     if recorder.problem:
-        output.say(recorder.problem)
-        return ExitCode.RED
+        raise StoreError(recorder.problem)
     if code == ExitCode.INTERRUPTED and not interrupts.received_signal():
         return ExitCode.RED  # -x stopped it
     return stored.exit_code(run_files.read(folder)) if code in (ExitCode.OK, ExitCode.RED) else code
@@ -210,6 +211,9 @@ class CellItem(pytest.Item):
         """Judge the cell in its own process. A red verdict, or none, makes the item fail with one line."""
         try:
             verdict = self.config.stash[EXECUTOR].verdict(self.planned)
+        except ChangedError as problem:
+            self.user_properties.append((CHANGED, problem.files))
+            raise pytest.fail.Exception(str(problem), pytrace=False) from None
         except OSError as problem:
             text = str(problem) if isinstance(problem, MachineError) else f"{self.name} was not judged: {problem}"
             raise pytest.fail.Exception(text, pytrace=False) from None
@@ -240,6 +244,7 @@ class Recorder:
         self.problem = ""
         self._folder, self._writer, self._cells, self._ticker = folder, writer, cells, ticker
         self._config: pytest.Config | None = None
+        self._changed: list[str] = []
         self._judging: list[Any] = []  # what can be told to stop: pytest's session, and xdist's
 
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -298,11 +303,14 @@ class Recorder:
         report.user_properties.append((VERDICT, to_json(verdict)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Store and show a verdict."""
-        data = _verdict_of(report)
-        if data is None or self.problem:
+        """Store and show a verdict, or which files have changed so that there is none."""
+        data, changed = _told(report, VERDICT), _told(report, CHANGED) or ()
+        if self.problem:
             return
         try:
+            self._note_changed(changed)
+            if data is None:
+                return
             self._writer.add(data)
         except StoreError as problem:
             self._stop(str(problem))
@@ -311,6 +319,12 @@ class Recorder:
         self._ticker.progress.finish(verdict.cell, red=verdict.red)
         if not interrupts.received_signal():
             self._ticker.show(matrix.line(verdict) if verdict.status != "SKIPPED" else "", urgent=verdict.red)
+
+    def _note_changed(self, files: Iterable[str]) -> None:
+        for file in (file for file in files if file not in self._changed):
+            self._changed.append(file)
+            self._writer.note_changed(self._changed)
+            self._ticker.show(f"· {visible(file)} has changed: no more cells of it are judged", urgent=True)
 
     def _stop(self, problem: str) -> None:
         """Judge no more cells, because their verdicts could not be stored. What is stored stands."""
@@ -326,7 +340,9 @@ class Recorder:
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """Count the item by its verdict, and print nothing: `pytest_runtest_logreport` prints the line."""
-        data = _verdict_of(report)
+        if _told(report, CHANGED):
+            return "changed", "", ""
+        data = _told(report, VERDICT)
         if data is not None:
             return data["status"], "", ""
         return ("", "", "") if report.passed else None
@@ -337,8 +353,8 @@ def _cell_of(node: str) -> str:
     return node.rpartition("::")[2]
 
 
-def _verdict_of(report: pytest.TestReport) -> dict[str, Any] | None:
-    """The verdict of a test report in JSON form, which xdist can send; None if it has none."""
+def _told(report: pytest.TestReport, what: str) -> Any:
+    """What a test report tells under a name, in JSON form, which xdist can send; None if nothing."""
     if report.when != "call":
         return None
-    return next((value for name, value in report.user_properties if name == VERDICT), None)  # type: ignore[return-value]
+    return next((value for name, value in report.user_properties if name == what), None)

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import importlib.util
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from conformance.cache import sources
 from conformance.commands.output import say
 from conformance.errors import UsageError, with_last_lines
-from conformance.process import child, environment, fork_server
+from conformance.process import child, environment, fork_server, process_table
 from conformance.records.plan import Environment, Judge, Plan, in_words
 from conformance.records.tasks import ENVIRONMENT, PLAN, Nothing, PlanRequest, ResultT, Target, TaskT
 
@@ -46,9 +47,15 @@ def ask_child(what: str, target: Target[TaskT, ResultT], task: TaskT, method: st
     """
     ending = child.run(target, task, deadline=DEADLINE, method=method)
     if ending.result is None:
-        failed = with_last_lines(f"{what}: {ending.message}", ending.said)
+        failed = with_last_lines(f"{what}: {ending.message}{_memory_limit(ending)}", ending.said)
         raise UsageError(ending.message if ending.kind == "refused" else failed)
     return ending.result
+
+
+def _memory_limit(ending: child.Ending[ResultT]) -> str:
+    """The limit on memory, if a process seems to have died of it and does not say so itself."""
+    told, limit = " ".join((ending.message, *ending.said)), process_table.say_memory_limit()
+    return f"; {limit}" if limit and limit not in told and re.search("memory|alloc", told, re.IGNORECASE) else ""
 
 
 @contextlib.contextmanager
@@ -75,6 +82,8 @@ def children_prepared(
         if fresh or problem:
             made = tempfile.TemporaryDirectory(prefix="conformance-cache-", ignore_cleanup_errors=True)
             folder = Path(temporary.enter_context(made))
+        if plan.compiling_modes and (given := os.environ.get(environment.CACHE)):
+            say(f"{environment.CACHE}={given} is not used: compiled code is kept in {folder}")
         environment.prepare_children(folder, compiles_for=compiles_for, references=references, cores=cores)
         try:
             yield folder
@@ -128,7 +137,7 @@ def _git(folder: str, *arguments: str) -> str:
 
 # Decides whether more of a stored plan can be judged: only on its machine, with its software and its sources.
 
-DECIDING = ("torch", "python", "system", "cpu", "cpu_capability", "threads_per_cell", "gpus", "cuda")
+DECIDING = ("torch", "python", "system", "cpu", "cpu_capability", "threads_per_cell", "gpus", "cuda", "variables")
 
 
 def refuse_changed(folder: Path, plan: Plan) -> None:
@@ -144,7 +153,7 @@ def refuse_changed(folder: Path, plan: Plan) -> None:
 
 def _changed_sources(plan: Plan) -> Iterator[str]:
     for file, then in plan.digests.items():
-        now = sources.digest(Path(file))
+        now = sources.content_of_file(Path(file))
         if now != then:
             yield f"{file} has changed since it was planned" if now else f"{file} is gone"
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from conformance.commands import interrupts, output
 from conformance.errors import UsageError, counted
 from conformance.figures.speed import PROCESSES
+from conformance.process import machine_lock
 from conformance.records.plan import Plan
 from conformance.show.text import printable
 from conformance.store import durations, run_files
@@ -28,6 +29,8 @@ MINUTE, HOUR = 60.0, 3600.0
 ERASE = "\r\x1b[K"
 EVERY_SECONDS = 60.0  # between two lines where there is no terminal
 BEAT_SECONDS = 1.0
+BEATS = 5  # at which somebody else holds the machine, before that is said
+WAITING = "other work holds the machine, such as a measurement of another run; cells wait for it"
 
 
 def expected_seconds(contents: run_files.Contents, folder: Path) -> dict[str, float]:
@@ -136,9 +139,13 @@ class Ticker:
         ended = threading.Event()
 
         def beat() -> None:
+            taken = 0
             while not ended.wait(BEAT_SECONDS):
+                taken = taken + 1 if machine_lock.is_taken() else 0
+                if taken == BEATS and self._aside:
+                    output.say(WAITING)
                 if not interrupts.received_signal():
-                    self.show("", urgent=False)
+                    self.show(f"· {WAITING}" if taken == BEATS and not self._aside else "", urgent=True)
 
         thread = threading.Thread(target=beat, daemon=True)
         thread.start()

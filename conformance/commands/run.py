@@ -48,6 +48,7 @@ class RunOptions:
     every_tensor: bool = False  # store what is measured of every tensor
     full: bool = False  # judge every case and time every model, although nobody has named a model
     strict: bool = False  # a mode that is not proven is red, and an undeclared graph break
+    command: tuple[str, ...] = ()  # what was typed after `conformance`
 
 
 def run(options: RunOptions) -> int:
@@ -76,7 +77,8 @@ def run(options: RunOptions) -> int:
             shutil.rmtree(folder)
             return code
     with interrupts.hold():
-        _report(options, folder, started)
+        if (folder / run_files.PLAN).exists():  # nobody has removed it, or that is said
+            _report(options, folder, started)
     return code
 
 
@@ -105,6 +107,8 @@ def _session(options: RunOptions, folder: Path, writer: Writer) -> int:
 def _judge_and_measure(options: RunOptions, folder: Path, writer: Writer) -> int:
     contents = stored.read(folder)
     choice = options.choice
+    if contents.changed:  # everything holds what was planned again, or it would not be resumed
+        writer.note_changed(())
     with planning.children_prepared(contents.plan, fresh=options.fresh, cores=choice.workers):
         with _kept_verdicts(options, contents, folder, writer):
             contents = run_files.read(folder)
@@ -177,6 +181,7 @@ def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
 
     try:
         for name, result in pool.measure(needed()):
+            executor.refuse_changed(contents.plan.digests)
             writer.add_result(name, result)
             taken[name] = result
             work.finish(name)
@@ -195,7 +200,8 @@ def _new_run(options: RunOptions) -> Path:
     plan = planning.make_plan(replace(options.request, all_sizes=bench, first_case=quick))
     shard = shards.shard(plan, *options.shard, options.balance) if options.shard else None
     plan = replace(_with_measures(plan, options, quick=quick), shard=shard, every_tensor=options.every_tensor)
-    run_files.create(folder, replace(plan, strict=options.strict, judge=planning.describe_judge()))
+    plan = replace(plan, strict=options.strict, judge=planning.describe_judge(), command=options.command)
+    run_files.create(folder, plan)
     return folder
 
 
@@ -241,4 +247,5 @@ def folder_to_resume(folder: Path, request: PlanRequest) -> Path:
     plan = contents.plan
     resuming.refuse_unnamed(folder, plan, request.sources, resuming.command(folder, plan))
     planning.refuse_changed(folder, plan)
+    stored.tell_torn(contents, folder)
     return folder

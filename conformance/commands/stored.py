@@ -117,12 +117,17 @@ def read(folder: Path) -> Contents:
         UsageError: the folder is no run folder, has another format, or is damaged.
     """
     contents = run_files.read(folder)
-    if contents.torn_bytes:
-        say(f"{folder / run_files.LINES}: the last line is unfinished, {contents.torn_bytes} bytes were left out")
+    tell_torn(contents, folder)
     if not contents.complete and not contents.missing:
         again = resuming.command(folder, contents.plan)
         say(f"{folder / run_files.DONE} is missing: the run did not end; {again} completes it")
     return contents
+
+
+def tell_torn(contents: Contents, folder: Path) -> None:
+    """Say on the error stream if the last line of a run is unfinished."""
+    if contents.torn_bytes:
+        say(f"{folder / run_files.LINES}: the last line is unfinished, {contents.torn_bytes} bytes were left out")
 
 
 def exit_code(contents: Contents) -> ExitCode:

@@ -382,10 +382,10 @@ class _Leaf:
         leaf = self._leaf
         if self._content is None:
             return ""
+        same = _version_of(leaf) == self._version
         if not same_bytes(self._content, leaf):
             self._content = leaf.detach().clone()
-            return f"changed in {phase}, undeclared"
-        same = _version_of(leaf) == self._version
+            return f"changed in {phase}, undeclared{', where autograd does not see it, as by .data' * same}"
         return "" if same else f"written in {phase}, undeclared, though with the same bytes"
 
     def restore(self, state: str, *, kept: bool) -> str:

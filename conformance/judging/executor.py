@@ -2,18 +2,21 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from conformance.axes import PRECISIONS
+from conformance.axes import MODES, PRECISIONS
 from conformance.cache.references import KeptReferences, References
-from conformance.errors import MachineError, with_last_lines
-from conformance.process import child, child_side, environment
+from conformance.cache.sources import Watch, written_since
+from conformance.errors import ChangedError, MachineError, with_last_lines
+from conformance.process import child, child_side, environment, process_table
 from conformance.records import tasks
 from conformance.records.cell import PROBED, Cell, Observation, Verdict
-from conformance.records.plan import Plan, PlannedCell
+from conformance.records.plan import Plan, PlannedCell, SpecLocation, say_set
 from conformance.verdict import judge
 from zoo.expect import Expect
 
@@ -79,10 +82,13 @@ class Probed:
 REFERENCE_FACTOR = 2  # a reference runs a model some fifty times
 REFERENCE_SECONDS = 3600.0  # at least, so that a large model gets its reference; a shorter limit must be asked for
 REFERENCES_MADE_AGAIN = 1  # if the file of one is damaged
+WRITTEN = "{} was written to while this was judged, twice, and holds the same again"
 NOTHING_RAN = ("start", child_side.WAITING)  # phases before any of a model's code runs
 DAMAGED, MACHINE = "damaged reference", "machine failed"
 SPOILED = ("ERROR", "CRASH")  # how a cell ends whose stored code is damaged
 NO_COMPILER = "NoCompilerError"  # no stored code is to blame for that
+SIMPLEST_SECONDS = 120.0  # to compile the simplest model
+OF_COMPILER = "torch.compile of x * 2 fails on this machine too, so its compiler is to blame and not the model: {}"
 BEFORE_COMPILING = (*NOTHING_RAN, "reference", "import", "build")  # phases in which nothing is compiled
 CONFIRMED = "compiled once more without the compile cache, with the same result"
 HEALED = (
@@ -100,22 +106,43 @@ class Executor:
         self._kept = KeptReferences(environment.references_in_use(), plan.environment, plan.digests)
         self._stored: Path | None = None  # the compile cache, once a cell has found code in it
         self._probed = Probed(plan.deadline, plan.symptoms)
+        self._watch = Watch()
+        self._compiler: str | None = None  # what is wrong with it, once that is known
 
     def verdict(self, planned: PlannedCell) -> Verdict:
         """Run one planned cell and judge it.
 
         Raises:
             MachineError: the machine failed, so the cell has no verdict.
+            ChangedError: a file has changed on which the cell depends.
         """
-        cell = planned.cell
         if planned.skip:
-            return Verdict(cell.id, "SKIPPED", planned.skip, short="skipped")
-        if cell.mode not in self.plan.compiling_modes:
-            return self._judge(planned)
+            return Verdict(planned.id, "SKIPPED", planned.skip, short="skipped")
+        found = (
+            self._judge_compiled(planned) if planned.cell.mode in self.plan.compiling_modes else self._judge(planned)
+        )
+        switches = say_set(self.plan.environment.variables) if planned.cell.mode != "eager" else ""
+        limit = process_table.say_memory_limit() if found.status == "OOM" else ""
+        return replace(found, text="; ".join(filter(None, (found.text, switches, limit)))) if found.red else found
+
+    def _judge_compiled(self, planned: PlannedCell) -> Verdict:
         environment.compile_for(self.plan.compiles_for)
         self._stored = self._stored or _filled_cache()
         found = self._judge(planned)
-        return self._judge_anew(planned, found, self._stored) if self._stored and _is_spoiled(found) else found
+        if self._stored and _is_spoiled(found):
+            found = self._judge_anew(planned, found, self._stored)
+        needed = planned.cell.device == "cpu" and (mode := MODES.get(planned.cell.mode)) and mode.needs_cpp
+        why = self._fault_of_compiler() if needed and _is_spoiled(found, (*SPOILED, "TIMEOUT")) else ""
+        seen = replace(found.observation, error=NO_COMPILER)
+        return replace(found, text=OF_COMPILER.format(why), observation=seen) if why else found
+
+    def _fault_of_compiler(self) -> str:
+        """What goes wrong if the simplest model is compiled; "" if nothing does."""
+        if self._compiler is None:
+            with _starting("the compiler"):
+                ending = child.run(tasks.SIMPLEST, tasks.Nothing(), deadline=min(self.plan.deadline, SIMPLEST_SECONDS))
+            self._compiler = ending.message if ending.result is None else ""
+        return self._compiler
 
     def _judge_anew(self, planned: PlannedCell, first: Verdict, stored: Path) -> Verdict:
         """The verdict of code that is compiled anew, in a process that shares nothing with the others."""
@@ -137,7 +164,9 @@ class Executor:
             task = cell_task(self.plan, cell, self._references.path(cell.model))
             kept = made.fingerprint if made.kept else ""
             task = replace(task, cache=cache, fingerprint=kept, left_out=planned.left_out, plain=planned.plain)
-            ending = _run_child(cell.id, tasks.CELL, task, deadline=self.plan.deadline, method=method)
+            known = self._known_of(cell, made)
+            run = partial(_run_child, cell.id, tasks.CELL, task, deadline=self.plan.deadline, method=method)
+            ending = self._undisturbed(known, run)
             seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message, said=ending.said)
             if seen.ending != DAMAGED:
                 break
@@ -158,6 +187,7 @@ class Executor:
 
         Raises:
             MachineError: the machine failed, so there is no reference.
+            ChangedError: a file has changed on which it depends.
         """
         return self._references.of(model, self._make).refused or self._references.path(model)
 
@@ -178,7 +208,11 @@ class Executor:
         deadline = REFERENCE_FACTOR * self.plan.deadline
         if self.plan.deadline >= tasks.CELL_SECONDS:
             deadline = max(deadline, REFERENCE_SECONDS)
-        ending = _run_child(f"the reference of {model}", tasks.REFERENCE, task, deadline=deadline, method="forkserver")
+        started = time.time_ns()
+        run = partial(
+            _run_child, f"the reference of {model}", tasks.REFERENCE, task, deadline=deadline, method="forkserver"
+        )
+        ending = self._undisturbed(self._located(task.location), run, self._planned_of)
         seconds, result = round(ending.seconds, 4), ending.result
         if result is None:
             seen = Observation(ending.kind, "reference", message=ending.message, said=ending.said)
@@ -191,7 +225,53 @@ class Executor:
             seconds, files=result.files, variables=result.variables, fingerprint=result.fingerprint
         )
         self._kept.keep(task, made)
-        return made
+        unsteady = written_since(made.files.keys() - self.plan.digests.keys(), started)  # perhaps by the model itself
+        return replace(made, files={path: what for path, what in made.files.items() if path not in unsteady})
+
+    def _known_of(self, cell: Cell, made: tasks.MadeReference) -> Mapping[str, str]:
+        """What the files hold on which a cell depends. What a mode from outside imports is not told apart."""
+        own = (
+            self.plan.digests if cell.mode in self.plan.modes else self._located(self.plan.models[cell.model].location)
+        )
+        return {**made.files, **own}
+
+    def _located(self, location: SpecLocation) -> Mapping[str, str]:
+        """What the files hold that a location names."""
+        return {path: self.plan.digests[path] for path in location.paths if path in self.plan.digests}
+
+    def _planned_of(self, ending: child.Ending[tasks.ReferenceResult]) -> Mapping[str, str]:
+        """What the planned files hold on which a reference depends; one that tells nothing may depend on all."""
+        files = self.plan.digests if ending.result is None else ending.result.files
+        return {path: what for path, what in self.plan.digests.items() if path in files}
+
+    def _undisturbed(
+        self,
+        known: Mapping[str, str],
+        run: Callable[[], child.Ending[tasks.ResultT]],
+        depends: Callable[[child.Ending[tasks.ResultT]], Mapping[str, str]] | None = None,
+    ) -> child.Ending[tasks.ResultT]:
+        """How a process ends all of whose files hold what was planned, from its start to its end.
+
+        Args:
+            known: what some of them hold.
+            run: runs it.
+            depends: what all of them hold, by how it ended; None if these are all.
+        """
+        for again in (True, False):  # once more, if somebody wrote to a source meanwhile, and it holds the same again
+            self.refuse_changed(known)
+            started = time.time_ns()
+            ending = run()
+            known = depends(ending) if depends else known
+            self.refuse_changed(known)
+            disturbed = written_since(known.keys() & self.plan.digests.keys(), started)
+            if not disturbed or not again:
+                break
+        return replace(ending, remarks=(*ending.remarks, *(WRITTEN.format(file) for file in disturbed)))
+
+    def refuse_changed(self, known: Mapping[str, str]) -> None:
+        """Do nothing if files hold what is known of them; ChangedError if one does not."""
+        if changed := self._watch.changed(known):
+            raise ChangedError(changed)
 
 
 def _run_child(
@@ -225,10 +305,10 @@ def _filled_cache() -> Path | None:
     return folder if folder is not None and any(folder.glob("*")) else None
 
 
-def _is_spoiled(verdict: Verdict) -> bool:
-    """Whether a verdict may be that of damaged code, and not of the model."""
+def _is_spoiled(verdict: Verdict, endings: Collection[str] = SPOILED) -> bool:
+    """Whether a verdict may be that of damaged code or of a compiler, and not of the model."""
     seen = verdict.observation
-    return verdict.status in SPOILED and seen.phase not in BEFORE_COMPILING and seen.error != NO_COMPILER
+    return verdict.status in endings and seen.phase not in BEFORE_COMPILING and seen.error != NO_COMPILER
 
 
 def cell_task(plan: Plan, cell: Cell, reference: Path | None = None, expect: tuple[Expect, ...] = ()) -> tasks.CellTask:

@@ -18,15 +18,16 @@ from pathlib import Path
 
 from conformance.cache import sources
 from conformance.cache.references import KeptReferences
-from conformance.errors import RecordError, StoreError, UsageError
+from conformance.errors import StoreError, UsageError
 from conformance.judging.executor import Executor
 from conformance.process import environment, pool
 from conformance.records.cell import KEPT_SINCE, Verdict
-from conformance.records.convert import from_json, to_json
+from conformance.records.convert import to_json
 from conformance.records.plan import Plan
 from conformance.records.tasks import FINGERPRINTS, Fingerprints, FingerprintsTask
 from conformance.store import files, run_files
 
+KEPT = "kept"  # the field of a document that holds one
 SHARE = 0.1  # of the kept verdicts that are judged again
 COMPILERS = ("c++", "g++", "gcc", "clang++", "cl", "nvcc", "ptxas")
 READ_BY_TORCH = (  # the beginnings of the names of variables that torch, its libraries and compilers read
@@ -84,7 +85,7 @@ class KeptVerdicts:
                 if given[cell].red:
                     path.unlink(missing_ok=True)
                 else:
-                    files.write_whole(path, json.dumps([self._plan.judge.day, to_json(given[cell])]).encode())
+                    files.write_document(path, KEPT, Kept(self._plan.judge.day, given[cell]))
 
     def _paths(self, cells: Collection[str], known: KeptReferences) -> Iterator[tuple[str, Path]]:
         """The path of the kept verdict of each cell that may have one, for which the reference of its model is kept."""
@@ -127,11 +128,10 @@ class KeptVerdicts:
 
 def _load(path: Path, cell: str) -> Kept | None:
     try:
-        day, data = json.loads(files.read(path, run_files.RECORD_BYTES))
-        verdict: Verdict = from_json(Verdict, data)
-    except (OSError, UsageError, RecordError, ValueError):
+        kept: Kept = files.decode(path, files.read(path, run_files.RECORD_BYTES), KEPT, Kept)
+    except (OSError, UsageError):
         return None
-    return Kept(str(day), verdict) if verdict.cell == cell and not verdict.red else None
+    return kept if kept.verdict.cell == cell and not kept.verdict.red else None
 
 
 def split(kept: Mapping[str, Kept]) -> tuple[dict[str, Kept], dict[str, Kept]]:

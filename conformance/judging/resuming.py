@@ -5,17 +5,25 @@ the command names each of them again. The models of the zoo are part of this pro
 """
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from conformance.cache import sources
-from conformance.errors import UsageError
+from conformance.errors import UsageError, some
 from conformance.records.plan import Plan, SpecLocation
 
 
 def command(folder: Path, plan: Plan) -> str:
     """The words for a shell that resume the run of a folder."""
     return shlex.join(["conformance", "run", *_sources(plan), "--resume", str(folder)])
+
+
+def next_step(folder: Path, plan: Plan, changed: Sequence[str]) -> str:
+    """How a run that lacks verdicts goes on: it is resumed, or started again if files have changed meanwhile."""
+    if not changed:
+        return command(folder, plan)
+    again = f": {shlex.join(['conformance', *plan.command])}" if plan.command else ""
+    return f"{some(changed)} changed while the run went on, so start a new one{again}"
 
 
 def of_cell(asked: str, folder: Path, plan: Plan, cell: str) -> str:

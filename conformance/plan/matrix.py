@@ -16,10 +16,11 @@ from types import ModuleType
 import torch
 
 from conformance.axes import DEVICES, MODES, PRECISIONS, Mode, Precision, choose, exists, usual
-from conformance.cache.sources import digest, digests_of_imported
-from conformance.errors import UsageError
+from conformance.cache import sources
+from conformance.errors import UsageError, some
 from conformance.own.spec import try_model
 from conformance.plan import find
+from conformance.process import environment as process_environment
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.measurements import FIGURES
@@ -47,13 +48,13 @@ def plan(asked: PlanRequest) -> Plan:
     SpecError if the spec of a model is wrong.
     """
     found, registering = find_specs(asked)
+    before = _digests(found)
     found, assumed = try_all(found, asked.seed)
     if asked.all_sizes:
         check_sized(asked.modes, [spec for spec, _ in found])
     sizes = {size.name: size for spec, _ in found for size in _sizes(spec, asked)}
     found = [(sized, location) for spec, location in found for sized in _as_asked(spec, asked)]
-    specs = [spec for spec, _ in found]
-    known_modes = modes_of_all(specs)
+    known_modes = modes_of_all(spec for spec, _ in found)
     modes = _chosen_modes(asked.modes, known_modes, found)
     precisions = choose("precision", tuple(PRECISIONS), asked.precisions, usual(PRECISIONS))
     present = tuple(device for device in DEVICES if not why_absent(device))
@@ -84,7 +85,7 @@ def plan(asked: PlanRequest) -> Plan:
         cells=tuple(cells),
         compiling_modes=tuple(name for name in used if known_modes[name].compiles),
         symptoms={name: _symptom(name) for one in cells for e in one.expect if (name := e.probe)},
-        digests=digests_of_imported() | digests(found),
+        digests=_unchanged(before, _digests(found)),
     )
 
 
@@ -197,6 +198,7 @@ def environment() -> Environment:
         gpus=tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())),
         cuda=torch.version.cuda or "",
         executable=Path(sys.executable).name,
+        variables=process_environment.compiler_variables(),
     )
 
 
@@ -299,10 +301,18 @@ def precisions_of(spec: Spec, location: SpecLocation, chosen: Sequence[str], ask
     return tuple(p for p in chosen if not (PRECISIONS[p].cast and (spec.fit is not None or p in without)))
 
 
-def digests(specs: Sequence[find.Found]) -> dict[str, str]:
-    """The digests of saved models and of their inputs, by path."""
+def _digests(specs: Sequence[find.Found]) -> dict[str, str]:
+    """What tells the content of all that was imported, of saved models and of their inputs, by path."""
     paths = [path for _, location in specs if location.own for path in location.paths]
-    return {path: content for path in paths if (content := digest(Path(path)))}
+    saved = {path: content for path in paths if (content := sources.content_of_file(Path(path)))}
+    return sources.digests_of_imported() | saved
+
+
+def _unchanged(before: Mapping[str, str], now: dict[str, str]) -> dict[str, str]:
+    """The digests of now. Raises UsageError if some are not what they were when the specs had been found."""
+    if changed := [path for path, what in before.items() if now.get(path) != what]:
+        raise UsageError(f"{some(changed)} changed while the run was planned; start it again")
+    return now
 
 
 # Finds the file and line at which a spec is written, so that a report can point there.

@@ -204,10 +204,13 @@ def _cause_of_death(exit_code: int | None, *, answered: bool) -> str:
     if exit_code is None:
         return f"killed{late}, and still there {LAST_SECONDS:g} s later; the system holds it"
     died = process_table.how_it_died(exit_code)
+    if answered and died.endswith("SIGKILL"):
+        return f"it did not end within {GRACE_SECONDS:g} s after its answer, so it was killed"
     if exit_code >= 0:
         return f"{died}{late or ' and no answer'}"
-    hint = " (perhaps by the system, because memory ran out)" if died.endswith("SIGKILL") and not answered else ""
-    return f"{died}{late}{hint}"
+    limit = process_table.say_memory_limit()
+    hint = f" (perhaps by the system, because memory ran out{f': {limit}' * bool(limit)})"
+    return f"{died}{late}{hint * died.endswith('SIGKILL')}"
 
 
 # Counts down the time that a process may take, without the time that others take from it.

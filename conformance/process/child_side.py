@@ -155,6 +155,8 @@ def _answer(request: dict[str, Any], sender: Sender, late: Collection[str]) -> i
         sender.send(failure=describe_error(problem))
         return 1
     # As at an interpreter's exit: idle pools end, threads are joined. One that does not end is a fault of the cell.
+    if lasting := [thread.name for thread in threading.enumerate()[1:] if not thread.daemon]:
+        os.write(2, f"threads that were still running, and are no daemons: {', '.join(lasting)}\n".encode())
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 -- multiprocessing ends its children so too
     return 0
 
@@ -185,7 +187,8 @@ def _import(name: str) -> Any:
         return importlib.import_module(name)
     except Exception as problem:
         if complaint := complaint_about_import():
-            raise UsageError(complaint) from problem
+            limit = process_table.say_memory_limit()
+            raise UsageError("; ".join(filter(None, (complaint, limit)))) from problem
         raise
 
 

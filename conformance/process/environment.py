@@ -13,6 +13,16 @@ COMPILES_FOR, REFERENCES, CORES = "CONFORMANCE_COMPILES_FOR", "CONFORMANCE_REFER
 OWN = (CACHE, REFERENCES, CORES, THREADS, COMPILES_FOR)
 
 
+CHANGE_COMPILERS = ("AOT_INDUCTOR_", "PYTORCH_JIT", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TORCH_COMPILE_", "TRITON_")
+FOLDERS = "_CACHE_DIR"  # so end those that name a folder of compiled code, which is the run's own matter
+
+
+def compiler_variables() -> tuple[str, ...]:
+    """The names of the variables that are set and change what compilers do, as far as their beginnings tell."""
+    names = (name for name, value in os.environ.items() if value and name.startswith(CHANGE_COMPILERS))
+    return tuple(sorted(name for name in names if name not in OWN and not name.endswith(FOLDERS)))
+
+
 def inherited(
     cache: Path | None, *, compiles_for: Collection[str], references: Path | None = None, cores: str = ""
 ) -> dict[str, str]:

@@ -53,19 +53,19 @@ class Slot:
 
     def is_in_the_way(self) -> bool:
         """Whether somebody waits for the machine, most likely a measurement. In a fork, the slot is not its own."""
-        waits: list[bool] = []
-
-        def look(folder: Path, held: contextlib.ExitStack, until: float) -> None:  # noqa: ARG001
-            waits.append(not _is_free(folder, "turnstile"))
-
-        if not self.remark and os.getpid() == self._owner:
-            _in_the_first_folder(look)
-        return any(waits)
+        return not self.remark and os.getpid() == self._owner and is_taken()
 
     def give_way(self) -> None:
         """Let go of the slot, and take one again behind those who wait."""
         self._held.close()
         self._held, self.remark = _in_the_first_folder(_take_a_slot)
+
+
+def is_taken() -> bool:
+    """Whether somebody holds the machine alone or waits for it, so that no cell can start."""
+    free: list[bool] = []
+    _in_the_first_folder(lambda folder, held, until: free.append(_is_free(folder, "turnstile")))  # noqa: ARG005
+    return not all(free)
 
 
 @contextlib.contextmanager

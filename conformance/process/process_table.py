@@ -12,9 +12,31 @@ import threading
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-TABLE = Path("/proc")
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+TABLE, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # on Windows, SIGTERM ends a process at once
 PR_SET_PDEATHSIG = 1
+
+
+def say_memory_limit() -> str:
+    """How much memory the system grants this process at most, in words; "" if no limit is known.
+
+    Limits are those of `ulimit -v`, and of a control group of version 2.
+    """
+    found = {}
+    if resource is not None and (most := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+        found["ulimit -v"] = most
+    with contextlib.suppress(OSError):
+        own = (TABLE / "self" / "cgroup").read_text().splitlines()[-1].partition("::")[2]
+        for folder in (GROUPS / own[1:], *(GROUPS / own[1:]).parents):
+            with contextlib.suppress(OSError, ValueError):
+                found["the control group"] = int((folder / "memory.max").read_text())
+                break
+    return " and ".join(f"{what} allows {most / 1e9:.1f} GB" for what, most in found.items())
 
 
 def parent_of(pid: int) -> int:

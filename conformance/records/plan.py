@@ -20,6 +20,15 @@ def in_words(value: object) -> str:
     return ", ".join(value) or "none" if isinstance(value, tuple) else str(value) or "none"
 
 
+def say_set(variables: tuple[str, ...]) -> str:
+    """That variables are set; "" if there are none.
+
+    >>> say_set(("CC", "CXX"))
+    'CC and CXX are set'
+    """
+    return f"{' and '.join(variables)} {'are' if len(variables) > 1 else 'is'} set" if variables else ""
+
+
 @dataclass(frozen=True)
 class PlannedCell:
     """A cell of a plan.
@@ -235,6 +244,7 @@ class Environment:
         gpus: name of each CUDA device.
         cuda: CUDA version that torch was built for; "" if it was built without CUDA.
         executable: file name of the Python interpreter.
+        variables: names of the environment variables that are set and change what compilers do.
     """
 
     torch: str
@@ -247,6 +257,7 @@ class Environment:
     gpus: tuple[str, ...]
     cuda: str
     executable: str
+    variables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -298,10 +309,12 @@ class Plan:
         compiling_modes: the modes of these cells that call the compiler.
         symptoms: what a probe returns where its fault shows, by its name, for all on which declared divergences hang.
         measure: "" for nothing, "speed", or "bench".
-        digests: the digest of each source file that the planning process imported, by path; see `cache.sources`.
+        digests: what tells the content of each source file that the planning process imported, and of each saved
+            model, by path; see `cache.sources`.
         shard: which part of the cells this run judges; None: all of them.
         every_tensor: what was measured of every tensor is stored, not only of those near their budgets.
         strict: a mode without a proof is red, and so is a graph break that no spec declares.
+        command: the words after `conformance` that a person typed; empty if nobody did.
     """
 
     seed: int
@@ -318,6 +331,7 @@ class Plan:
     every_tensor: bool = False
     strict: bool = False
     judge: Judge = field(default_factory=Judge)
+    command: tuple[str, ...] = ()
 
     def working_size(self, cell: Cell) -> SizedModel | None:
         """The size at which a cell is timed; None for that of its model's first case."""

@@ -222,6 +222,7 @@ CELL = Target("conformance.cell.observe:observe", CellTask, Observation)
 TIMING = Target("conformance.measure.side_by_side:observe", TimingTask, measurements.Timing)
 FOOTPRINT = Target("conformance.measure.costs:count", CellTask, measurements.Footprint)
 COMPILE = Target("conformance.measure.costs:time_compilation", CompileTask, measurements.CompileRun)
+SIMPLEST = Target("conformance.cell.compiler:compile_the_simplest", Nothing, Nothing)
 REPRO = Target("conformance.cell.repro:write", ReproTask, ReproResult)
 CEILINGS = Target("conformance.measure.ceilings:observe", CeilingsTask, measurements.Ceilings)
 
@@ -239,6 +240,7 @@ class MadeReference:
         seconds: how long it took.
         refused: the observation of each cell of the model, if there is no reference; None if there is one.
         kept: an earlier run made it.
+        tail: what tells its file from others, where it is kept.
     """
 
     seconds: float
@@ -247,6 +249,7 @@ class MadeReference:
     variables: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
     kept: bool = False
+    tail: str = ""
 
 
 @dataclass(frozen=True)

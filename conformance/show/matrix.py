@@ -12,7 +12,7 @@ from conformance.figures.speed import speeds as known_speeds
 from conformance.judging import resuming
 from conformance.records import measurements, tasks
 from conformance.records.cell import KEPT_SINCE, STATUSES, SizedModel, Verdict, mode_of, model_of
-from conformance.records.plan import ALL_CASES, Plan, PlannedCell
+from conformance.records.plan import ALL_CASES, Plan, PlannedCell, say_set
 from conformance.show.text import SIGNS, WIDTH, speed_text, table, visible, without_speed, wrap
 from conformance.store.run_files import Contents
 from conformance.verdict import named_failure, worst_measure
@@ -111,10 +111,10 @@ def render(
 def header(plan: Plan) -> str:
     """The machine and the versions of a run, on one line."""
     known = plan.environment
-    gpus = "".join(f" · {name}" for name in dict.fromkeys(known.gpus))
+    gpus, switches = "".join(f" · {name}" for name in dict.fromkeys(known.gpus)), say_set(known.variables)
     return visible(
         f"torch {known.torch} · Python {known.python} · {known.threads_per_cell} thread per cell · "
-        f"{known.cpu} {known.cpu_capability}{gpus} · seed {plan.seed}"
+        f"{known.cpu} {known.cpu_capability}{gpus} · seed {plan.seed}{f' · {switches}' * bool(switches)}"
     )
 
 
@@ -295,7 +295,8 @@ def totals(contents: Contents, *, folder: Path | None, seconds: float | None = N
     line = f"{errors.counted(counts.total(), 'cell')}: {parts}{depth}{took}"
     if folder is None:
         return line
-    unfinished = f"\nincomplete: {visible(resuming.command(folder, plan))}" if counts["NOTRUN"] else ""
+    again = resuming.next_step(folder, plan, contents.changed)
+    unfinished = f"\nincomplete: {visible(again)}" if counts["NOTRUN"] else ""
     return f"{line} · run stored in {visible(str(folder))}{unfinished}"
 
 
@@ -319,9 +320,10 @@ def _wrong_on_purpose(cells: Sequence[PlannedCell], verdicts: Mapping[str, Verdi
 
 @dataclass(frozen=True)
 class Cause:
-    """Why cells of one model are red.
+    """Why cells of one model are red, or of several where the machine lacks something.
 
     Attributes:
+        model: the model, or the first of them.
         text: what the first of them says.
         said: the last lines that its process printed on its error stream, if it crashed.
         cells: their ids.
@@ -340,7 +342,8 @@ class Cause:
 def causes(verdicts: Iterable[Verdict]) -> list[Cause]:
     """The causes of the red verdicts, in their order. Cells that were not judged have none.
 
-    One cause is one model, verdict, gate and tensor, or one reason where no gate has failed.
+    One cause is one model, verdict, gate and tensor, or one reason where no gate has failed. What the machine lacks is
+    one cause for all models.
     """
     found: dict[tuple[str, str, str], list[Verdict]] = {}
     beside: Counter[str] = Counter()  # by model, and by mode of a model
@@ -349,22 +352,25 @@ def causes(verdicts: Iterable[Verdict]) -> list[Cause]:
         if verdict.status != "SKIPPED":
             beside.update([model, f"{model}[{mode_of(verdict.cell)}]"])
         if verdict.red and verdict.status != "NOTRUN":
-            found.setdefault((model, verdict.status, _reason(verdict)), []).append(verdict)
+            whose = "" if verdict.observation.error == errors.NoCompilerError.__name__ else model
+            found.setdefault((whose, verdict.status, _reason(verdict)), []).append(verdict)
     return [
         Cause(
-            model,
+            model_of(same[0].cell),
             status,
             same[0].text,
             tuple(v.cell for v in same),
             _name_cells([v.cell for v in same], beside),
             same[0].observation.said,
         )
-        for (model, status, _), same in found.items()
+        for (_, status, _), same in found.items()
     ]
 
 
 def _name_cells(cells: list[str], beside: Counter[str]) -> str:
     model, modes = model_of(cells[0]), {mode_of(cell) for cell in cells}
+    if any(model_of(cell) != model for cell in cells):
+        return f"{len(cells)} cells of {_models(cells)}"
     wholes = (model, f"{model}[{modes.pop()}]") if len(modes) == 1 else (model,)
     whole = next((name for name in wholes if len(cells) == beside[name] > 1), None)
     return f"{whole}, all {len(cells)} cells" if whole else errors.some(cells)

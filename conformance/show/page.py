@@ -162,7 +162,8 @@ class _Drawing:
     def _incomplete(self) -> Iterator[str]:
         """What the page does not show of the run, a sentence each."""
         contents, plan = self._contents, self._plan
-        again = f"; {resuming.command(self._folder, plan)} completes it" if self._folder else ""
+        completes = "" if contents.changed else " completes it"
+        again = f"; {resuming.next_step(self._folder, plan, contents.changed)}{completes}" if self._folder else ""
         if contents.missing:
             yield f"{counted(len(contents.missing), 'cell')} not judged: {some(contents.missing, 3)}{again}"
         elif not contents.complete and self._folder:

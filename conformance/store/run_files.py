@@ -132,6 +132,7 @@ class Contents:
         selected: ids of the cells chosen from the plan.
         verdicts: verdicts by cell id, in the order in which they were stored.
         results: results of the measuring processes, by the name of the job.
+        changed: paths of files that changed while the run went on, so that what depends on them was not judged.
         torn_bytes: length of an unfinished last line, which is left out.
         complete: whether `run.json` says that the run is complete.
     """
@@ -140,6 +141,7 @@ class Contents:
     selected: tuple[str, ...]
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     results: Mapping[str, Result] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
     torn_bytes: int = 0
     complete: bool = False
 
@@ -217,7 +219,7 @@ def decode(folder: Path, raw: Files, observations: dict[str, bytes] | None = Non
         except RecordError as problem:
             raise UsageError(f"{folder / LINES}, line {number}: {problem}") from None
     complete = _is_complete(folder / DONE, raw)
-    return Contents(plan, lines.selected, lines.verdicts, lines.results, len(torn), complete)
+    return Contents(plan, lines.selected, lines.verdicts, lines.results, lines.changed, len(torn), complete)
 
 
 class _Lines:
@@ -227,6 +229,7 @@ class _Lines:
         self.selected = tuple(planned.id for planned in plan.own_cells)
         self.verdicts: dict[str, Verdict] = {}
         self.results: dict[str, Result] = {}
+        self.changed: tuple[str, ...] = ()
         self._own, self._observations = frozenset(self.selected), observations
 
     def take(self, text: bytes) -> None:
@@ -248,6 +251,8 @@ class _Lines:
             self.verdicts[self._check_planned(verdict.cell)] = verdict
             if self._observations is not None:
                 self._observations[verdict.cell] = observation or b""
+        elif record.keys() == {"changed"}:
+            self.changed = from_json(tuple[str, ...], record["changed"])
         elif record.keys() == {"job", "result"}:
             self.results[from_json(str, record["job"])] = from_json(Result, record["result"])
         else:
@@ -360,6 +365,14 @@ class Writer:
         """
         self._append({"selected": cells}, what="the selection")
 
+    def note_changed(self, files: Sequence[str]) -> None:
+        """Store the paths of all files that changed while the run went on.
+
+        Raises:
+            StoreError: they could not be stored.
+        """
+        self._append({"changed": list(files)}, what="what changed")
+
     def add(self, verdict: Any) -> None:
         """Store the JSON form of one verdict. It is on the disk when this returns.
 
@@ -409,6 +422,9 @@ class Writer:
         lines = b"".join(map(files.record_line, records))
         if self._bytes + len(lines) > LARGEST:
             raise self._failure(what, f"a run has at most {LARGEST} bytes")
+        if not os.fstat(self._file).st_nlink:
+            self._failed = StoreError(f"{what} could not be stored: somebody has removed {self._folder}")
+            raise self._failed
         try:
             if self._complete:  # `run.json` does not count what is added
                 (self._folder / DONE).unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from conformance.store.durations import ModelSeconds, of_cells, of_run, of_the_z
 
 PROCESSOR = ("cpu", "cpu_capability")  # hosted machines of one kind differ in these
 NOT_COMPARED = ("executable", "cores")  # of the environment: no verdict depends on them
-APART = ("environment", "digests", "models", "modes", "cells", "shard", "judge")  # of the plan
+APART = ("environment", "digests", "models", "modes", "cells", "shard", "judge", "command")  # of the plan
 MOST_NAMED = 3
 
 
@@ -178,7 +178,9 @@ def _write(into: Path, parts: Sequence[Part]) -> None:
     """Write the joined run whole, or not at all."""
     environments = [part.plan.environment for part in parts]
     cpu, capability = (" and ".join(dict.fromkeys(getattr(e, name) for e in environments)) for name in PROCESSOR)
-    plan = replace(parts[0].plan, shard=None, environment=replace(environments[0], cpu=cpu, cpu_capability=capability))
+    plan = replace(
+        parts[0].plan, shard=None, command=(), environment=replace(environments[0], cpu=cpu, cpu_capability=capability)
+    )
     try:
         run_files.create(into, plan, b"".join(part.lines for part in parts))
         run_files.Writer(into).close()  # which says that the run is complete, if it is

@@ -13,10 +13,12 @@ from harness.spec_files import file_of, planned
 from conformance.cache.references import References
 from conformance.commands.planning import children_prepared
 from conformance.errors import DamagedReferenceError, MachineError
+from conformance.judging import keeping
 from conformance.judging.executor import CONFIRMED, Executor
 from conformance.oracle import reference_file
 from conformance.process import environment
-from conformance.records.cell import Cell
+from conformance.records.cell import Cell, Verdict
+from conformance.store import files
 
 SPOILED = """
 import os
@@ -132,6 +134,25 @@ def test_a_true_error_is_confirmed_and_never_hidden(judged):
     assert (cache / "spoiled").exists()  # an honest error proves no damage
 
 
+def test_every_flipped_bit_and_every_cut_of_a_kept_verdict_is_found(tmp_path):
+    path, kept = tmp_path / "kept.json", keeping.Kept("2026-11-29", Verdict("a[eager-fp32-cpu]", "PASS", margin=0.5))
+    files.write_document(path, keeping.KEPT, kept)
+    assert keeping._load(path, kept.verdict.cell) == kept
+    whole = path.read_bytes()
+    for content in damaged(whole):
+        path.write_bytes(content)
+        assert keeping._load(path, kept.verdict.cell) is None
+
+
+def damaged(whole):
+    """Each cut of some bytes, and each flip of a bit."""
+    yield from (whole[:length] for length in range(len(whole)))
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        yield bytes(flipped)
+
+
 # A damaged reference
 
 
@@ -140,12 +161,7 @@ def test_every_flipped_bit_and_every_cut_of_a_reference_is_found(tmp_path):
     reference_file.save(path, {"number": 3, "tensor": torch.arange(4.0)})
     whole = path.read_bytes()
     assert reference_file.load(path)["number"] == 3
-    damaged = [whole[:length] for length in range(len(whole))]
-    for bit in range(8 * len(whole)):
-        flipped = bytearray(whole)
-        flipped[bit // 8] ^= 1 << bit % 8
-        damaged.append(bytes(flipped))
-    for content in damaged:
+    for content in damaged(whole):
         path.write_bytes(content)
         with pytest.raises(DamagedReferenceError, match="checksum"):
             reference_file.load(path)

@@ -2,8 +2,16 @@
 
 import re
 
+import pytest
 from harness.command import conformance
 from harness.processes import printed
+from harness.spec_files import planned
+from harness.tiny import models
+
+from conformance.judging.executor import OF_COMPILER, Executor
+from conformance.process import child, environment
+from conformance.records.cell import Observation, Verdict
+from conformance.records.tasks import Nothing
 
 COMPLAIN = """
 import json
@@ -56,6 +64,37 @@ def test_without_a_compiler_the_other_cells_are_judged(tmp_path):
     assert f"✗ cube[compiled-fp32-cpu]  ERROR  {text}" in output
 
 
+TRIAL_ALONE = """
+case "$*" in
+    *trial.cpp*|*--version*|*-dumpversion*) exec g++ "$@";;
+esac
+"""
+
+
+def test_a_compiler_that_lies_about_what_torch_asks_of_it_is_to_blame_and_no_model(tmp_path):
+    source = models(tmp_path, one="same", two="lambda: lambda x: x * 3")
+    path = script_of(tmp_path, f"{TRIAL_ALONE}\nexit 0", "c++")
+    words = ("--mode=compiled", "--precision=fp32", "--device=cpu", "--no-speed", "-n1")
+    code, output = conformance(tmp_path, "run", source, *words, CXX=path, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    said = f"{OF_COMPILER.format('NoCompilerError')}: with {path}: "
+    assert (code, output.count(f"✗ 2 cells of 2 models  ERROR  {said}")) == (1, 1), output
+
+
+@pytest.mark.parametrize(("mode", "status"), [("compiled", "CRASH"), ("compiled", "TIMEOUT"), ("scripted", "CRASH")])
+def test_a_cell_that_ends_while_it_compiles_is_compared_with_the_simplest_model(tmp_path, monkeypatch, mode, status):
+    plan = planned("merge", modes=(mode,), precisions=("fp32",), devices=("cpu",))
+    seen = Observation("crashed" if status == "CRASH" else "timed out", "call", message="it died")
+    found = Verdict(plan.cells[0].id, status, "it died", observation=seen)
+    executor, ending = Executor(plan, tmp_path / "references"), child.Ending("crashed", message="it dies too")
+    monkeypatch.setattr(Executor, "_judge", lambda *_, **__: found)
+    monkeypatch.setattr(child, "run", lambda *_, **__: ending)
+    monkeypatch.setattr(environment, "compile_for", lambda _: None)
+    blamed = mode == "compiled"
+    assert executor.verdict(plan.cells[0]).text == (OF_COMPILER.format("it dies too") if blamed else "it died")
+    ending = child.Ending("answered", Nothing())
+    assert Executor(plan, tmp_path / "references").verdict(plan.cells[0]).text == "it died"
+
+
 STEPS = """
 import json, os, subprocess, time
 import conformance.cell.preload as preload
@@ -64,7 +103,10 @@ def leave():
     raise SystemExit(3)
 
 def hang():
-    subprocess.run(["sleep", "3600"])
+    try:
+        subprocess.run(["sleep", "3600"])
+    except Exception:
+        subprocess.run(["sleep", "3600"])
 
 began = time.monotonic()
 preload.harmless(leave)

@@ -5,13 +5,16 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from harness.command import FP32, ROOT, conformance, environment_of
 
+from conformance.judging import keeping
 from conformance.judging.keeping import Kept, contradiction
 from conformance.records.cell import Verdict
+from conformance.store import files
 
 SPEC = """
 import json
@@ -170,13 +173,14 @@ def test_a_kept_verdict_that_is_contradicted_is_red_and_no_longer_kept(tmp_path)
     variables = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "CI": "", "PYTHONPATH": str(ROOT)}
     assert conformance(tmp_path, *words, **variables)[0] == 0
     (record,) = tmp_path.glob("cache/**/*-verdicts/*/*.json")
-    day, kept = json.loads(record.read_text())
-    record.write_text(json.dumps([day, {**kept, "status": "EXPECTED", "reason": "a fault that is not there"}]))
+    kept = files.decode(record, record.read_bytes(), keeping.KEPT, keeping.Kept)
+    other = replace(kept.verdict, status="EXPECTED", reason="a fault that is not there")
+    files.write_document(record, keeping.KEPT, replace(kept, verdict=other))
     command = [sys.executable, "-c", ALL_AGAIN, *words]
     env = {**environment_of(ROOT), "OMP_NUM_THREADS": "1", **variables}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout
-    assert f"UNSTABLE  PASS now; with the same inputs it was EXPECTED on {day}" in done.stdout
+    assert f"UNSTABLE  PASS now; with the same inputs it was EXPECTED on {kept.day}" in done.stdout
     assert not record.exists()
 
 

@@ -18,6 +18,6 @@ def test_a_reference_gets_an_hour_unless_a_shorter_limit_is_asked_for(tmp_path, 
         return child.Ending("timed out", message="late")
 
     monkeypatch.setattr(child, "run", run)
-    executor = Executor(replace(plan_of_zoo(("net",)), deadline=limit), tmp_path)
+    executor = Executor(replace(plan_of_zoo(("net",)), deadline=limit, digests={}), tmp_path)
     assert executor.reference("net").message == "late"
     assert deadlines == [of_reference]

@@ -83,6 +83,10 @@ def test_the_head_says_what_is_missing_and_nothing_of_a_complete_run():
         "the last line of cells.jsonl is unfinished, 7 bytes were left out",
     ]
     assert lacks(run_of(verdicts={EAGER.id: Verdict(EAGER.id, "PASS")})) == [f"1 cell not judged: {SCRIPTED.id}{again}"]
+    edited = run_of(verdicts={EAGER.id: Verdict(EAGER.id, "PASS")}, changed=("/net.py",))
+    assert lacks(edited) == [
+        f"1 cell not judged: {SCRIPTED.id}; /net.py changed while the run went on, so start a new one"
+    ]
     assert lacks(run_of(selected=(EAGER.id,))) == ["1 of 2 planned cells were chosen"]
     skipped = {EAGER.id: Verdict(EAGER.id, "SKIPPED", "there is none")}
     assert lacks(run_of(PlannedCell(EAGER, skip="x"), verdicts=skipped)) == ["cpu: 1 cell skipped, there is none"]
