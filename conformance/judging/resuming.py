@@ -12,7 +12,6 @@ from conformance.cache import sources
 from conformance.errors import UsageError
 from conformance.records.plan import Plan, SpecLocation
 
-
 TRUST = "--trust"  # the word that allows saved models to run code when they are opened
 
 

@@ -58,7 +58,7 @@ class Judge:
         self._asked = asked
         self.has_judged = False
 
-    def check(
+    def check(  # noqa: PLR0913 -- as of `conformance.check`
         self,
         target: Any,
         *inputs: Any,

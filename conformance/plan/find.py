@@ -217,10 +217,6 @@ def _find_one(source: str, given: OwnModel) -> list[Found]:
     elif source.endswith(SAVED) or Path(source).is_file():
         own = replace(given, name=name_from(Path(source).stem), saved=str(Path(source).resolve()))
         return [_own(SpecLocation(own=own))]
-    elif source.startswith(":") or source.endswith(":"):
-        raise UsageError(
-            f"{source!r}: nothing is named beside the colon; leave it out, or name a model, as in nets.py:NET"
-        )
     elif forms.is_named(source):
         name = name_from(source.partition("?")[0].partition(":")[2])
         return [_own(SpecLocation(own=replace(given, name=name, library=source, training=given.training or "eval")))]
@@ -257,7 +253,9 @@ def _file_at(path: Path, given: str) -> SpecLocation:
 
 
 def _split(source: str) -> tuple[str, str]:
-    """File and name in "path/to/file.py:NAME"; "" for both if it is none."""
+    """File and name in "path/to/file.py:NAME"; "" for both if it is none. UsageError if no name is beside a colon."""
+    if source.startswith(":") or source.endswith(":"):
+        raise UsageError(f"{source!r}: no name is beside the colon; leave it out, or name a model, as in nets.py:NET")
     if source.endswith(".py"):
         return source, ""
     stem, ends, name = source.rpartition(".py:")

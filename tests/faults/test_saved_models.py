@@ -4,6 +4,7 @@ import io
 import os
 import re
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -62,7 +63,7 @@ def with_pickles(archive, evil):
     """An archive in which each pickle is another one: plain where it was, and by `torch.save` where that wrote it."""
     whole, bare = pickled(evil), zipfile.ZipFile(io.BytesIO(pickled(evil))).read("archive/data.pkl")
     made = {".pkl": bare, ".pt": whole}
-    return with_parts(archive, lambda name, held: made.get(os.path.splitext(name)[1], held))
+    return with_parts(archive, lambda name, held: made.get(Path(name).suffix, held))
 
 
 def with_expressions(archive, mark):
