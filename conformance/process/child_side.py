@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import importlib
 import os
-import signal
 import sys
 import threading
 import time
@@ -128,8 +127,7 @@ def serve(orders: int, answers: int, late: Collection[str] = ()) -> int:
     if hasattr(os, "setsid"):
         with contextlib.suppress(OSError):  # it leads its session already
             os.setsid()
-    if hasattr(signal, "SIGCHLD"):
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it hides how compilers end
+    process_table.hear_of_children()
     process_table.die_with_parent()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # the system kills the cell, not the run
