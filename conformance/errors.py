@@ -17,8 +17,13 @@ of its cell, or the reason why there is no figure.
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+import dis
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
 
 
 class ExitCode(IntEnum):
@@ -94,6 +99,62 @@ class NotInstalledError(RuntimeError):
     """An environment with another version of torch could not be made. The message is one line."""
 
 
+ErrorT = TypeVar("ErrorT", bound=Exception)
+
+
+def of_model(problem: ErrorT) -> ErrorT:
+    """An exception of a common type that tells of a model or mode; any other that this project raises is its fault."""
+    vars(problem)[OF_MODEL] = True
+    return problem
+
+
+# Tells a fault of this project from one of a model.
+
+FAULT = "a fault of conformance, and of no model, in "
+OF_MODEL, NAMED = "of_model", ("conformance.", "zoo.")
+OURS, STANDARD = Path(__file__).parent, Path(sysconfig.get_path("stdlib"))
+PACKAGES = {"site-packages", "dist-packages"}  # which may lie below the standard library
+PASSES_ON = dis.opmap["CALL_FUNCTION_EX"]
+
+
+def blame(problem: BaseException, said: str) -> str:
+    """What is said of an exception, after where the fault is if it is one of this project."""
+    place = own_fault(problem)
+    return f"{FAULT}{place}: {said}" if place else said
+
+
+def own_fault(problem: BaseException) -> str:
+    """Where in its own code this project raised an exception, for which no model is to blame; "" elsewhere.
+
+    The traceback decides. Whoever raised it is the innermost frame, those of the standard library and of what zoo and
+    models share aside. All that calls a model or an op of one passes arguments on, as `op(*args)`, or is torch's.
+    """
+    told = OF_MODEL in object.__getattribute__(problem, "__dict__") or type(problem).__module__.startswith(NAMED)
+    if told or isinstance(problem, RecursionError) or not isinstance(problem, Exception):
+        return ""
+    frames = [one for one in _frames(problem) if not _is_shared(Path(one.tb_frame.f_code.co_filename))]
+    if not frames:
+        return ""
+    code, file = frames[-1].tb_frame.f_code, Path(frames[-1].tb_frame.f_code.co_filename)
+    if not file.is_relative_to(OURS) or code.co_code[frames[-1].tb_lasti] == PASSES_ON:
+        return ""
+    return f"{file.relative_to(OURS.parent)}, line {frames[-1].tb_lineno}"
+
+
+def _frames(problem: BaseException) -> Iterator[TracebackType]:
+    step = problem.__traceback__
+    while step is not None:
+        yield step
+        step = step.tb_next
+
+
+def _is_shared(file: Path) -> bool:
+    """Whether both this project and models call what is in a file."""
+    if file.parent == OURS.parent / "zoo" or file.name.startswith("<frozen "):
+        return True
+    return file.is_relative_to(STANDARD) and not PACKAGES.intersection(file.parts)
+
+
 BELOW = "\n    "  # before each further line of a message, so that no text can pass for a line of a report
 
 
@@ -164,7 +225,7 @@ def describe_error(problem: BaseException) -> str:
     "KeyError: 'x'"
     """
     text = one_line(problem)
-    return f"{name_of(problem)}: {text}" if text else name_of(problem)
+    return blame(problem, f"{name_of(problem)}: {text}" if text else name_of(problem))
 
 
 def name_of(problem: BaseException) -> str:

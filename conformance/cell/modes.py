@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from conformance.axes import BROKEN_GRAPH, DEVICES, NOT_PROVEN, SYMBOLIC, Mode, Prepared
-from conformance.errors import NotProvenError
+from conformance.errors import NotProvenError, of_model
 from conformance.evaluate import error_text, process_state, weights
 from conformance.float64.copies import adopt_state
 from conformance.records.cell import Discrepancy, Measure, TensorName
@@ -32,7 +32,9 @@ def compile_model(model: Any, *, one_graph: bool | None, patches: dict[str, Any]
         TypeError: the model is a ScriptModule, which torch.compile runs as it is, or refuses.
     """
     if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(f"torch.compile captures no {type(model).__name__}; build the eager module, or declare this")
+        raise of_model(
+            TypeError(f"torch.compile captures no {type(model).__name__}; build the eager module, or declare this")
+        )
     _refuse_too_many_recompiles()
     calls = {"compiled": 0, SYMBOLIC: 0}
 
@@ -246,7 +248,7 @@ def prepare(mode: Mode, spec: Spec, build: Build) -> Prepared:
         if not isinstance(made, Prepared):
             if not callable(made):
                 wanted = f"prepare must return a Prepared or a callable, got {type(made).__name__}"
-                raise TypeError(f"mode {mode.name!r}: {wanted}")
+                raise of_model(TypeError(f"mode {mode.name!r}: {wanted}"))
             made = Prepared(made, dict)  # nothing proves that it took effect
         owner = model if made.parameters_of is None else made.parameters_of
         return replace(made, parameters_of=owner, proof=lambda: _facts_of(mode, made) or {NOT_PROVEN: True})
@@ -259,7 +261,9 @@ def prepare(mode: Mode, spec: Spec, build: Build) -> Prepared:
 def _facts_of(mode: Mode, made: Prepared) -> dict[str, Any]:
     facts = made.proof()
     if not isinstance(facts, Mapping):
-        raise TypeError(f"mode {mode.name!r}: proof must return a mapping of facts, got {type(facts).__name__}")
+        raise of_model(
+            TypeError(f"mode {mode.name!r}: proof must return a mapping of facts, got {type(facts).__name__}")
+        )
     return dict(facts)
 
 
@@ -332,7 +336,9 @@ def export(model: Any) -> Prepared:
         signature = signature_of(args, kwargs)
         if signature not in programs:
             if internals.current_transform() is not None:
-                raise RuntimeError("torch.export makes no program inside torch.vmap, and there is none for this call")
+                raise of_model(
+                    RuntimeError("torch.export makes no program inside torch.vmap, and there is none for this call")
+                )
             programs[signature] = torch.export.export(module, args, kwargs, strict=False).module()
         return programs[signature](*args, **kwargs)
 
@@ -349,7 +355,9 @@ def export(model: Any) -> Prepared:
 def exportable(model: Any) -> nn.Module:
     """The model as a module, which is all that `torch.export` takes; a ScriptModule is refused by a TypeError."""
     if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(f"torch.export takes no {type(model).__name__}; build the eager module, or declare this")
+        raise of_model(
+            TypeError(f"torch.export takes no {type(model).__name__}; build the eager module, or declare this")
+        )
     return model if isinstance(model, nn.Module) else _Wrapped(model, {})
 
 
@@ -396,7 +404,7 @@ def package(model: Any) -> Prepared:
     try:
         _ = internals.package, internals.load_package
     except internals.MissingError as problem:
-        raise RuntimeError(str(problem)) from problem
+        raise of_model(RuntimeError(str(problem))) from problem
     module = exportable(model)
     packages: dict[Any, Callable[..., Any]] = {}
     latest: Callable[..., Any] | None = None
@@ -442,5 +450,5 @@ def _program(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     written = sorted(name.removeprefix("_function.") for name in shown.buffers_to_mutate.values())
     if written:
         words = f"{len(written)} {'buffer' if len(written) == 1 else 'buffers'}, such as {written[0]}"
-        raise TypeError(f"forward writes {words}, and those of a package cannot be read or put back")
+        raise of_model(TypeError(f"forward writes {words}, and those of a package cannot be read or put back"))
     return program

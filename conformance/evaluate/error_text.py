@@ -59,8 +59,10 @@ def is_machine_failure(problem: BaseException) -> bool:
     """Whether the machine failed and not what it ran: no room on a disk, a disk that fails, no file to be had.
 
     A compiler says so in its own words, and torch wraps what it raises. A torch that lacks a name which this project
-    needs is no fault of the model either.
+    needs is no fault of the model either, and nor is a fault of this project.
     """
+    if errors.own_fault(problem):
+        return True
     seen: BaseException | None = problem
     for _ in range(DEEPEST):
         if seen is None:
@@ -94,7 +96,7 @@ def blame_noise(case: str, precision: Precision) -> Iterator[None]:
 def describe_error(problem: BaseException) -> str:
     """The type of an exception and its text; see `one_line`."""
     text = one_line(problem)  # an error in a script names its own
-    return text if re.match(r"\w+Error: ", text) else f"{errors.name_of(problem)}: {text}"
+    return errors.blame(problem, text if re.match(r"\w+Error: ", text) else f"{errors.name_of(problem)}: {text}")
 
 
 def one_line(problem: BaseException) -> str:

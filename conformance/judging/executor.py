@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from conformance.axes import PRECISIONS
 from conformance.cache.references import KeptReferences, References
-from conformance.errors import MachineError, with_last_lines
+from conformance.errors import FAULT, MachineError, with_last_lines
 from conformance.process import child, child_side, environment
 from conformance.records import tasks
 from conformance.records.cell import PROBED, Cell, Observation, Verdict
@@ -204,6 +204,8 @@ def _run_child(
     """
     with _starting(what):
         ending = child.run(target, task, deadline=deadline, method=method)
+    if ending.kind == "crashed" and ending.message.startswith(FAULT):
+        raise MachineError(f"{what} was not judged: {ending.message}")
     if ending.kind == "crashed" and ending.phase in NOTHING_RAN:
         text = f"{what} was not judged: its process ended before the model ran: {ending.message}"
         raise MachineError(with_last_lines(text, ending.said))

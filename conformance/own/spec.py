@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from conformance import axes
-from conformance.errors import UsageError, describe_error, near_names, one_line, some
+from conformance.errors import UsageError, describe_error, near_names, one_line, own_fault, some
 from conformance.evaluate import error_text, evaluation, inputs, weights
 from conformance.float64 import replacements, wide
 from conformance.float64.copies import adopt_state
@@ -481,7 +481,7 @@ def _refusal(model: Any, question: evaluation.Question) -> str:
     try:
         evaluation.evaluate(model, model, question)
     except Exception as problem:  # the model's own code may raise anything
-        if error_text.is_out_of_memory(problem):
+        if error_text.is_out_of_memory(problem) or own_fault(problem):
             raise
         return describe_error(problem)
     return ""
@@ -525,13 +525,17 @@ def _call(spec: Spec, model: Any, seed: int) -> evaluation.Evaluation:
         later = axes.MODES["scripted"].warm_calls if scripts else 0  # a script may do otherwise then
         calls += [call_once() for _ in range(later)]
         return replace(calls[-1], changes=[change for call in calls for change in call.changes])
-    except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
+    except Exception as problem:  # the model's own code may raise anything
+        if own_fault(problem):
+            raise
         try:
             forward = replace(_question(spec, model, seed), differentiate=False)
             found = evaluation.evaluate(model, model, forward, noted=True)
         except SpecError as other:
             raise UsageError(f"{spec.name}: {one_line(other)}") from other
         except Exception as first:
+            if own_fault(first):
+                raise
             why = _fixed_sizes(model, _inputs(spec, model, seed)) or describe_error(first)
             raise UsageError(f"{spec.name} does not take these inputs: {why}") from first
         found.refused = describe_error(problem)
