@@ -16,6 +16,7 @@ A `UsageError` ends the command with exit code 4 and one line. No other error le
 of its cell, or the reason why there is no figure.
 """
 
+import contextlib
 import difflib
 import dis
 import sysconfig
@@ -104,8 +105,18 @@ ErrorT = TypeVar("ErrorT", bound=Exception)
 
 def of_model(problem: ErrorT) -> ErrorT:
     """An exception of a common type that tells of a model or mode; any other that this project raises is its fault."""
-    vars(problem)[OF_MODEL] = True
+    object.__getattribute__(problem, "__dict__")[OF_MODEL] = True
     return problem
+
+
+@contextlib.contextmanager
+def handed_over() -> Iterator[None]:
+    """Whatever is raised here tells of a model, which is given to C code or to the standard library."""
+    try:
+        yield
+    except Exception as problem:
+        of_model(problem)
+        raise
 
 
 # Tells a fault of this project from one of a model.
