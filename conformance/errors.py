@@ -223,6 +223,11 @@ def one_line(said: object, length: int = HEAD + TAIL) -> str:
         return said
     line = " ".join(text_of(said).split())
     line = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line)
+    return without_middle(line, length)
+
+
+def without_middle(line: str, length: int) -> str:
+    """A text of at most so many characters."""
     if len(line) <= length:
         return line
     head = length * HEAD // (HEAD + TAIL) - 1

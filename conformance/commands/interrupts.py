@@ -9,7 +9,6 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -54,9 +53,10 @@ def answer_signals() -> Iterator[Ending]:
     """Answer SIGINT, SIGTERM and SIGHUP as this module says. A signal that is ignored stays so (nohup)."""
     ending = Ending()
     numbers = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    woken, wakes = socket.socketpair()
-    wakes.setblocking(False)
-    signal.set_wakeup_fd(wakes.detach(), warn_on_full_buffer=False)  # the main thread may wait where no handler runs
+    woken, wakes = os.pipe()
+    if hasattr(os, "set_blocking"):
+        os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)  # the main thread may wait where no handler runs
     threading.Thread(target=_watch, args=(woken,), name="interrupt", daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
         for number in numbers:
@@ -137,20 +137,28 @@ def kill_everything_below() -> None:
     process_table.kill(stopped)
 
 
-def _watch(woken: socket.socket) -> None:
-    """Wait for a signal; then kill what threads of this process may still start, and see that the process ends."""
-    while woken.recv(1)[0] not in SIGNALS:
-        pass
-    began = time.monotonic()
-    while (passed := time.monotonic() - began) < SECONDS:
-        if select.select([woken], [], [], SWEEP_SECONDS)[0] and woken.recv(1)[0] in SIGNALS and passed > SAME_SECONDS:
-            break
+def _watch(woken: int) -> None:
+    """Wait for a signal, and then let the process end in time, or at once if a further one comes."""
+    began = 0.0
+    while True:
+        number, now = os.read(woken, 1)[0], time.monotonic()
+        if number in SIGNALS and not began:
+            began = now
+            threading.Thread(target=_see_to_the_end, daemon=True).start()
+        elif number in SIGNALS and now - began > SAME_SECONDS:
+            kill_everything_below()
+            os._exit(ExitCode.INTERRUPTED)
+
+
+def _see_to_the_end() -> None:
+    """Kill what threads of this process may still start, and end the process itself when its time is over."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        time.sleep(SWEEP_SECONDS)
         kill_everything_below()
-    else:
-        words = threading.Thread(target=_say_last_words, daemon=True)  # a stream may take none
-        words.start()
-        words.join(LAST_SECONDS)
-    kill_everything_below()
+    words = threading.Thread(target=_say_last_words, daemon=True)  # a stream may take none
+    words.start()
+    words.join(LAST_SECONDS)
     os._exit(ExitCode.INTERRUPTED)
 
 

@@ -23,25 +23,29 @@ REFUSALS = (
 FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENFILE}  # of the machine; no limit of a process causes them
 NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 DEEPEST = 20  # exceptions in a chain
+LINE_LENGTH = 4000  # of a line that is looked at
+# The work of each pattern grows with a text as its length does: a run of blanks is looked at from its begin alone.
 ADVICE = re.compile(
-    r"(?<=CUDA error: )([^\n]*)\n.*| *Of the allocated memory .*|\s*Set TORCHDYNAMO_VERBOSE=1 for .*", re.DOTALL
+    r"(?<=CUDA error: )([^\n]*)\n.*|(?<! ) *Of the allocated memory .*|(?<!\s)\s*Set TORCHDYNAMO_VERBOSE=1 for .*",
+    re.DOTALL,
 )
 HINTS = re.compile(  # of Dynamo, around the cause
     r"\n *Hint: [^\n]*|\n *For more details about this graph break, please visit: \S*"
     r"|\n *Developer debug context: *(?=\n)|\n *\^+ *(?=\n|$)"
 )
 FAKE = re.compile(  # what an op raises when Dynamo runs it without data
-    r"[^\n]*when making fake tensor call\s*Explanation: [^\n]*?: got (?P<what>\w+\((?P<quote>['\"])[^\n]*(?P=quote)\))"
+    r"(?m:^)[^\n]*when making fake tensor call\s*"
+    r"Explanation: [^\n]*?: got (?P<what>\w+\((?P<quote>['\"])[^\n]*(?P=quote)\))"
 )
 OTHER_PROCESSES = re.compile(r" Process \d+ has \S+ \S+ memory in use\.")  # of the device, when its memory is full
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")  # of an object, another one in each cell that fails alike
 CALLERS = re.compile(r"\n\nAt:\n(  [^\n]*\(\d+\): [^\n]*(\n|$))+")  # below the cause, if a script calls Python
 SCRIPT = re.compile(  # where TorchScript fails, with the code around it; the compiler names no function
-    r"(?:\s*\n *The original call is)?\s*:?"
+    r"(?:(?<!\s)\s*\n *The original call is)?(?:(?<!\s)\s*)?:?"
     r"\n *File \"(?:[^\"\n]*/)?(?P<file>[^\"/\n]+)\", line (?P<line>\d+)(?P<function>, in [^\n]*)?"
     r"(?P<code>(?:\n(?:(?: {4,}|def |@)[^\n]*|(?=\n)))+)"  # a blank line may stand in it
 )
-MARKED = re.compile(r"\n *(?P<meant>[^\n]+)\n *~+ <--- HERE")
+MARKED = re.compile(r"\n *(?P<meant>[^\n ][^\n]*)\n *~+ <--- HERE")
 INTERPRETER = "The following operation failed in the TorchScript interpreter."
 POISONED = "the fork server had touched CUDA before this cell left it, so CUDA refuses the cell"
 
@@ -101,7 +105,8 @@ def describe_error(problem: BaseException) -> str:
 
 def one_line(problem: BaseException) -> str:
     """The exception's text on one bounded line, without addresses, callers, torch's advice and other processes."""
-    text = FAKE.sub(r"\g<what>", without_hints(ADVICE.sub(r"\1", errors.text_of(problem))))
+    lines = (errors.without_middle(line, LINE_LENGTH) for line in errors.text_of(problem).split("\n"))
+    text = FAKE.sub(r"\g<what>", without_hints(ADVICE.sub(r"\1", "\n".join(lines))))
     text = _of_script(OTHER_PROCESSES.sub("", CALLERS.sub("\n", ADDRESS.sub("", text))))
     if "forked subprocess" in text and internals.is_in_bad_fork():
         text = f"{POISONED}: {text}"
