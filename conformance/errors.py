@@ -20,11 +20,11 @@ import contextlib
 import difflib
 import dis
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 
 class ExitCode(IntEnum):
@@ -101,12 +101,18 @@ class NotInstalledError(RuntimeError):
 
 
 ErrorT = TypeVar("ErrorT", bound=Exception)
+ResultT = TypeVar("ResultT")
 
 
 def of_model(problem: ErrorT) -> ErrorT:
     """An exception of a common type that tells of a model or mode; any other that this project raises is its fault."""
     object.__getattribute__(problem, "__dict__")[OF_MODEL] = True
     return problem
+
+
+def call_theirs(function: Callable[..., ResultT], *args: Any) -> ResultT:
+    """What a function of a person returns. That it does not take its arguments is no fault of this project."""
+    return function(*args)
 
 
 @contextlib.contextmanager
@@ -137,8 +143,8 @@ def blame(problem: BaseException, said: str) -> str:
 def own_fault(problem: BaseException) -> str:
     """Where in its own code this project raised an exception, for which no model is to blame; "" elsewhere.
 
-    The traceback decides. Whoever raised it is the innermost frame, those of the standard library and of what zoo and
-    models share aside. All that calls a model or an op of one passes arguments on, as `op(*args)`, or is torch's.
+    The traceback decides. Whoever raised it is the innermost frame, those of the standard library aside. All that calls
+    a model or an op of one passes arguments on, as `op(*args)`, or is torch's.
     """
     told = OF_MODEL in object.__getattribute__(problem, "__dict__") or type(problem).__module__.startswith(NAMED)
     if told or isinstance(problem, RecursionError) or not isinstance(problem, Exception):
@@ -161,7 +167,7 @@ def _frames(problem: BaseException) -> Iterator[TracebackType]:
 
 def _is_shared(file: Path) -> bool:
     """Whether both this project and models call what is in a file."""
-    if file.parent == OURS.parent / "zoo" or file.name.startswith("<frozen "):
+    if file == OURS.parent / "zoo" / "internals.py" or file.name.startswith("<frozen "):
         return True
     return file.is_relative_to(STANDARD) and not PACKAGES.intersection(file.parts)
 

@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from conformance.axes import BROKEN_GRAPH, DEVICES, NOT_PROVEN, SYMBOLIC, Mode, Prepared
-from conformance.errors import NotProvenError, of_model
+from conformance.errors import NotProvenError, call_theirs, of_model
 from conformance.evaluate import error_text, process_state, weights
 from conformance.float64.copies import adopt_state
 from conformance.records.cell import Discrepancy, Measure, TensorName
@@ -244,7 +244,7 @@ def prepare(mode: Mode, spec: Spec, build: Build) -> Prepared:
     """
     if mode.prepare is not None:
         model = build()
-        made = mode.prepare(model)
+        made = call_theirs(mode.prepare, model)
         if not isinstance(made, Prepared):
             if not callable(made):
                 wanted = f"prepare must return a Prepared or a callable, got {type(made).__name__}"
@@ -259,7 +259,7 @@ def prepare(mode: Mode, spec: Spec, build: Build) -> Prepared:
 
 
 def _facts_of(mode: Mode, made: Prepared) -> dict[str, Any]:
-    facts = made.proof()
+    facts = call_theirs(made.proof)
     if not isinstance(facts, Mapping):
         raise of_model(
             TypeError(f"mode {mode.name!r}: proof must return a mapping of facts, got {type(facts).__name__}")
@@ -309,7 +309,7 @@ def replace_model(spec: Spec, candidate: Candidate, model: Any) -> Prepared:
         SpecError: parameters or buffers do not have the names, shapes and dtypes of the model's.
         Whatever the candidate raises.
     """
-    made = candidate.build()
+    made = call_theirs(candidate.build)
     where = f"candidate {candidate.name!r} of {spec.name}"
     if not callable(made):
         raise SpecError(f"{where}: build returned a {type(made).__name__}, which cannot be called")

@@ -190,9 +190,7 @@ class GradientCheck:
         undefined = len(self._with_gradient()) <= MOST_UNDEFINED  # it runs the model once more for each
         self._assumed |= {} if undefined else {UNDEFINED: f"not tried, of more than {MOST_UNDEFINED} outputs"}
         with _without_slow_mode():
-            return bool(
-                gradcheck(self._roots, some, fast_mode=self._fast, check_undefined_grad=undefined, **TOLERANCE)
-            )
+            return bool(gradcheck(self._roots, some, fast_mode=self._fast, check_undefined_grad=undefined, **TOLERANCE))
 
     def _right_beside_kinks(self, asked: list[torch.Tensor]) -> bool:
         """Whether the gradients are right where no number is on a kink, and here between the slopes on both sides.

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from conformance import axes
-from conformance.errors import UsageError, describe_error, near_names, one_line, own_fault, some
+from conformance.errors import UsageError, call_theirs, describe_error, near_names, one_line, own_fault, some
 from conformance.evaluate import error_text, evaluation, inputs, weights
 from conformance.float64 import replacements, wide
 from conformance.float64.copies import adopt_state
@@ -75,7 +75,7 @@ def with_others(spec: Spec, reference: Spec | None, candidate: Spec | None) -> S
 
 
 def _build(spec: Spec) -> Any:
-    return spec.initialised(spec.build())
+    return spec.initialised(call_theirs(spec.build))
 
 
 def attribute(module: ModuleType | None, name: str) -> Any:
