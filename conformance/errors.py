@@ -16,7 +16,6 @@ A `UsageError` ends the command with exit code 4 and one line. No other error le
 of its cell, or the reason why there is no figure.
 """
 
-import contextlib
 import difflib
 import dis
 import sysconfig
@@ -111,18 +110,8 @@ def of_model(problem: ErrorT) -> ErrorT:
 
 
 def call_theirs(function: Callable[..., ResultT], *args: Any) -> ResultT:
-    """What a function of a person returns. That it does not take its arguments is no fault of this project."""
+    """What a function returns that is a person's, or is given a model. What it raises is no fault of this project."""
     return function(*args)
-
-
-@contextlib.contextmanager
-def handed_over() -> Iterator[None]:
-    """Whatever is raised here tells of a model, which is given to C code or to the standard library."""
-    try:
-        yield
-    except Exception as problem:
-        of_model(problem)
-        raise
 
 
 # Tells a fault of this project from one of a model.

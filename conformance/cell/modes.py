@@ -32,9 +32,7 @@ def compile_model(model: Any, *, one_graph: bool | None, patches: dict[str, Any]
         TypeError: the model is a ScriptModule, which torch.compile runs as it is, or refuses.
     """
     if isinstance(model, torch.jit.ScriptModule):
-        raise of_model(
-            TypeError(f"torch.compile captures no {type(model).__name__}; build the eager module, or declare this")
-        )
+        raise _refused("torch.compile captures", model)
     _refuse_too_many_recompiles()
     calls = {"compiled": 0, SYMBOLIC: 0}
 
@@ -73,6 +71,10 @@ def compile_model(model: Any, *, one_graph: bool | None, patches: dict[str, Any]
 
     inner: Callable[..., Any] = torch.compile(model, backend=backend, dynamic=dynamic)
     return Prepared(checked(inner), proof, model, unchecked_call=inner, around=around)
+
+
+def _refused(what: str, model: Any) -> TypeError:
+    return of_model(TypeError(f"{what} no {type(model).__name__}; build the eager module, or declare this"))
 
 
 def _is_symbolic(example: Any) -> bool:
@@ -355,9 +357,7 @@ def export(model: Any) -> Prepared:
 def exportable(model: Any) -> nn.Module:
     """The model as a module, which is all that `torch.export` takes; a ScriptModule is refused by a TypeError."""
     if isinstance(model, torch.jit.ScriptModule):
-        raise of_model(
-            TypeError(f"torch.export takes no {type(model).__name__}; build the eager module, or declare this")
-        )
+        raise _refused("torch.export takes", model)
     return model if isinstance(model, nn.Module) else _Wrapped(model, {})
 
 

@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from conformance import axes, errors
-from conformance.own import forms, spec
+from conformance.own import forms, saved, spec
 from conformance.records.plan import TRAINING, OtherModel, OwnModel, SpecLocation, name_from
 from zoo import Call, Convention, Expect, SpecError, internals
 
@@ -450,7 +450,7 @@ def register_modes(file: str) -> None:
     """
     folder = Path(file).parent
     spec.define(str(folder / DEFINITIONS) if (folder / DEFINITIONS).exists() else "")
-    modes: list[axes.Mode] = [spec.unpickle(path) for path in sorted(folder.glob("*.pt"))]
+    modes: list[axes.Mode] = [saved.unpickle(path) for path in sorted(folder.glob("*.pt"))]
     for mode in modes:
         axes.MODES.pop(mode.name, None)
         axes.MODES[mode.name] = mode

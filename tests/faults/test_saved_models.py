@@ -13,7 +13,7 @@ from harness.own_models import Net
 
 import conformance as public
 from conformance.errors import UsageError
-from conformance.own.spec import builder
+from conformance.own.saved import builder
 
 X = torch.ones(3, 4)
 
