@@ -18,6 +18,7 @@ of its cell, or the reason why there is no figure.
 
 import difflib
 import dis
+import errno
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
@@ -117,6 +118,7 @@ def call_theirs(function: Callable[..., ResultT], *args: Any) -> ResultT:
 # Tells a fault of this project from one of a model.
 
 FAULT = "a fault of conformance, and of no model, in "
+FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENFILE}  # of the machine; no limit of a process causes them
 OF_MODEL, NAMED = "of_model", ("conformance.", "zoo.")
 OURS, STANDARD = Path(__file__).parent, Path(sysconfig.get_path("stdlib"))
 PACKAGES = {"site-packages", "dist-packages"}  # which may lie below the standard library
@@ -135,8 +137,9 @@ def own_fault(problem: BaseException) -> str:
     The traceback decides. Whoever raised it is the innermost frame, those of the standard library aside. All that calls
     a model or an op of one passes arguments on, as `op(*args)`, or is torch's.
     """
-    told = OF_MODEL in object.__getattribute__(problem, "__dict__") or type(problem).__module__.startswith(NAMED)
-    if told or isinstance(problem, RecursionError) or not isinstance(problem, Exception):
+    told = OF_MODEL in object.__getattribute__(problem, "__dict__") or str(type(problem).__module__).startswith(NAMED)
+    is_of_machine = isinstance(problem, MemoryError) or (isinstance(problem, OSError) and problem.errno in FAILURES)
+    if told or is_of_machine or isinstance(problem, RecursionError) or not isinstance(problem, Exception):
         return ""
     frames = [one for one in _frames(problem) if not _is_shared(Path(one.tb_frame.f_code.co_filename))]
     if not frames:
@@ -236,7 +239,7 @@ def describe_error(problem: BaseException) -> str:
     "KeyError: 'x'"
     """
     text = one_line(problem)
-    return blame(problem, f"{name_of(problem)}: {text}" if text else name_of(problem))
+    return f"{name_of(problem)}: {text}" if text else name_of(problem)
 
 
 def name_of(problem: BaseException) -> str:

@@ -20,7 +20,6 @@ REFUSALS = (
     "ALLOC_FAILED",  # cuBLAS, cuFFT, cuSOLVER, cuDNN
     "ALLOCATION_FAILED",  # cuDNN 9
 )
-FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENFILE}  # of the machine; no limit of a process causes them
 NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 DEEPEST = 20  # exceptions in a chain
 LINE_LENGTH = 4000  # of a line that is looked at
@@ -71,7 +70,7 @@ def is_machine_failure(problem: BaseException) -> bool:
     for _ in range(DEEPEST):
         if seen is None:
             return False
-        if isinstance(seen, internals.MissingError) or (isinstance(seen, OSError) and seen.errno in FAILURES):
+        if isinstance(seen, internals.MissingError) or (isinstance(seen, OSError) and seen.errno in errors.FAILURES):
             return True
         if type(seen).__module__.startswith("torch") and any(text in errors.text_of(seen) for text in NO_ROOM):
             return True

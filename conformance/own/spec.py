@@ -274,6 +274,8 @@ def try_model(
     except UsageError:
         raise
     except Exception as problem:  # the model's own code may raise anything
+        if own_fault(problem):
+            raise
         raise UsageError(f"{own.name} cannot be built: {describe_error(problem)}") from problem
     for role, other, theirs in (("reference", own.reference, reference), ("candidate", own.candidate, candidate)):
         if other and theirs:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from conformance.errors import UsageError, describe_error, one_line
+from conformance.errors import UsageError, blame, describe_error, one_line
 from conformance.process import machine_lock, process_table
 from conformance.process.processes import OPENING_KEY, Receiver, Sender
 from conformance.records.convert import from_json, to_json
@@ -150,7 +150,7 @@ def _answer(request: dict[str, Any], sender: Sender, late: Collection[str]) -> i
     except UsageError as problem:
         sender.send(refused=one_line(problem, USAGE_LENGTH))
     except BaseException as problem:  # noqa: BLE001 -- a model may raise anything, and the run goes on
-        sender.send(failure=describe_error(problem))
+        sender.send(failure=blame(problem, describe_error(problem)))
         return 1
     # As at an interpreter's exit: idle pools end, threads are joined. One that does not end is a fault of the cell.
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 -- multiprocessing ends its children so too

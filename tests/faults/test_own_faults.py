@@ -1,5 +1,6 @@
 """A fault of this project is told as its own, in every phase: the cell is not judged, and no model is blamed."""
 
+import errno
 import re
 
 import pytest
@@ -93,6 +94,7 @@ X = Call((torch.ones(3),), {})
     [
         lambda: inputs.invoke(lambda x: x["a"], X),
         lambda: inputs.invoke(torch.reshape, Call((X.args[0], (7,)), {})),  # an op, called by a line of ours
+        lambda: own(f"def f():\n    raise OSError({errno.ENOSPC}, 'no room')\n")(),  # the machine
         lambda: errors.call_theirs(lambda x: x),  # which takes an argument
         lambda: Case(name="typical", inputs=lambda: ()).draw(torch.Generator()),
         lambda: own("def f(op, *args):\n    return op(*args)\n")(lambda: 1 / 0),
