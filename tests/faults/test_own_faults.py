@@ -94,7 +94,7 @@ X = Call((torch.ones(3),), {})
     [
         lambda: inputs.invoke(lambda x: x["a"], X),
         lambda: inputs.invoke(torch.reshape, Call((X.args[0], (7,)), {})),  # an op, called by a line of ours
-        lambda: own(f"def f():\n    raise OSError({errno.ENOSPC}, 'no room')\n")(),  # the machine
+        own(f"def f():\n    raise OSError({errno.ENOSPC}, 'no room')\n"),  # the machine
         lambda: errors.call_theirs(lambda x: x),  # which takes an argument
         lambda: Case(name="typical", inputs=lambda: ()).draw(torch.Generator()),
         lambda: own("def f(op, *args):\n    return op(*args)\n")(lambda: 1 / 0),
@@ -109,8 +109,5 @@ def test_what_a_model_or_an_op_raises_is_not_ours(action):
 @pytest.mark.parametrize("line", ["{}['a']", "1 / 0", "int('x')", "None.a", "import_module('no.such')", "loads('{')"])
 def test_what_a_line_of_ours_raises_is_ours(line):
     source = f"from importlib import import_module\nfrom json import loads\ndef f():\n    return {line}\n"
-    problem = raised(own(source))
-    assert re.fullmatch(r"conformance/errors\.py, line 4", errors.own_fault(problem))
-    assert errors.describe_error(problem).startswith(
-        "a fault of conformance, and of no model, in conformance/errors.py"
-    )
+    told = "a fault of conformance, and of no model, in conformance/errors.py, line 4: no"
+    assert errors.blame(raised(own(source)), "no") == told
