@@ -5,7 +5,7 @@ import time
 import pytest
 from harness.oracles import reference_of
 
-from conformance.derivatives.gradients import MOST_UNDEFINED, UNDEFINED
+from conformance.derivatives import gradients
 from conformance.errors import one_line
 from conformance.evaluate import error_text
 from conformance.show import text
@@ -54,10 +54,11 @@ class Many:
         return tuple(x * (number + 1) for number in range(self.outputs))
 
 
-def test_a_model_with_many_outputs_is_not_called_once_more_for_each():
-    models = [Many(MOST_UNDEFINED - 1), Many(MOST_UNDEFINED + 1), Many(2 * MOST_UNDEFINED)]
+def test_a_model_with_many_outputs_is_not_called_once_more_for_each(monkeypatch):
+    monkeypatch.setattr(gradients, "MOST_UNDEFINED", 30)  # as many as take little time
+    models = [Many(30), Many(31), Many(60)]
     cases = [reference_of(lambda model=model: model) for model in models]
     few, many, more = (model.calls for model in models)
-    assert few > 1.5 * many  # else the test sees nothing
+    assert few >= many + 30  # else the test sees nothing
     assert more <= many
-    assert [UNDEFINED in case.assumed for case in cases] == [False, True, True]
+    assert [gradients.UNDEFINED in case.assumed for case in cases] == [False, True, True]
