@@ -16,7 +16,7 @@ from conformance import __version__
 from conformance.commands import bisect, expect, explain, judging, probes, repro, run, stored
 from conformance.commands.output import COLOURS, choose_colour, say
 from conformance.errors import ExitCode, MachineError, UsageError, suggestion
-from conformance.judging import declarations
+from conformance.judging import declarations, resuming
 from conformance.records.plan import OtherModel, OwnModel
 from conformance.records.tasks import CELL_SECONDS, PlanRequest
 from conformance.torch_versions import complaint
@@ -66,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="[RUN] CELL [SOURCE…]",
         help="a stored run, or none; MODEL[MODE-PRECISION-DEVICE]; its sources if not of the zoo",
     )
+    _add_trust(why)
     trace = commands.add_parser("bisect", help="find the version of torch that changed the verdict on a cell")
     _add_bisect_options(trace)
     look = commands.add_parser("probes", help="look for known faults in the installed torch")
@@ -92,6 +93,7 @@ def _add_commands_on_runs(commands: argparse._SubParsersAction[_Parser]) -> None
     script.add_argument(
         "sources", nargs="*", metavar="SOURCE", help="of the cell, if it is not of the zoo: it is executed"
     )
+    _add_trust(script)
     script.add_argument("--into", type=Path, metavar="FILE", help="the script; default: named after the cell, here")
     script.add_argument("--issue", action="store_true", help="print a text in Markdown, for an issue")
     join = commands.add_parser("merge", help="join the shards of one plan into one run")
@@ -119,6 +121,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         "whole zoo if none is given",
     )
     _add_own_model(parser)
+    _add_trust(parser)
     for axis in ("mode", "precision", "device"):
         parser.add_argument(f"--{axis}", action="append", default=[], help=f"only this {axis}; may be repeated")
     parser.add_argument("-k", dest="expression", metavar="EXPRESSION", default="", help="only cells whose id matches")
@@ -189,6 +192,11 @@ def _add_own_model(parser: argparse.ArgumentParser) -> None:
     for name in ("train", "eval"):
         text = f"put a model without a spec into {name} mode"
         training.add_argument(f"--{name}", dest="training", action="store_const", const=name, default="", help=text)
+
+
+def _add_trust(parser: argparse.ArgumentParser) -> None:
+    text = "saved models may run code when they are opened; without it, those that do are refused"
+    parser.add_argument("--trust", action="store_true", help=text)
 
 
 def _add_html(parser: argparse.ArgumentParser) -> None:
@@ -292,10 +300,11 @@ def _failure(problem: OSError) -> str:
 def _execute(options: argparse.Namespace, further: list[str], typed: tuple[str, ...]) -> int:
     if options.command in NEED_TORCH and complaint():
         raise UsageError(complaint())
+    for listed in {"sources", "words"}.intersection(vars(options)):  # argparse takes them before options alone
+        getattr(options, listed).extend(word for word in further if not word.startswith("-"))
+        further = [word for word in further if word.startswith("-")]
     if options.command in ("run", "bench"):
-        options.sources += [word for word in further if not word.startswith("-")]  # argparse takes them before options
-        asked = _run_options(options, [word for word in further if word.startswith("-")])
-        return run.run(replace(asked, command=typed))
+        return run.run(replace(_run_options(options, further), command=typed))
     if further:
         raise UsageError(f"{options.command}: unknown option {further[0]}{suggestion(further[0], options.known)}")
     return _look(options)
@@ -306,9 +315,15 @@ def _look(options: argparse.Namespace) -> int:
     commands: dict[str, Callable[[], int]] = {
         "list": lambda: probes.list_models(tuple(options.sources)),
         "show": lambda: stored.show_run(options.run, markdown=options.md, xml=options.junitxml, html=options.html),
-        "explain": lambda: explain.explain(options.words),
+        "explain": lambda: explain.explain([*options.words, *[resuming.TRUST] * options.trust]),
         "expect": lambda: expect.record(options.run, options.file),
-        "repro": lambda: repro.hand_out(options.run, options.cell, options.sources, options.into, issue=options.issue),
+        "repro": lambda: repro.hand_out(
+            options.run,
+            options.cell,
+            [*options.sources, *[resuming.TRUST] * options.trust],
+            options.into,
+            issue=options.issue,
+        ),
         "merge": lambda: stored.merge_shards(tuple(options.runs), options.into, any_cpu=options.any_cpu),
         "diff": lambda: stored.show_changes(
             options.before, options.after, markdown=options.md, json=options.json, html=options.html
@@ -327,6 +342,7 @@ def _look(options: argparse.Namespace) -> int:
 
 
 def _request(options: argparse.Namespace) -> PlanRequest:
+    beside = options.reference and replace(options.reference, trusted=options.trust)
     return PlanRequest(
         sources=tuple(options.sources),
         modes=tuple(options.mode),
@@ -334,7 +350,9 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         devices=tuple(options.device),
         seed=options.seed,
         deadline=options.timeout,
-        given=OwnModel(inputs=tuple(options.inputs), training=options.training, reference=options.reference),
+        given=OwnModel(
+            inputs=tuple(options.inputs), training=options.training, reference=beside, trusted=options.trust
+        ),
         declared=declarations.read(options.expect) if options.expect else {},
     )
 

@@ -17,8 +17,14 @@ of its cell, or the reason why there is no figure.
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+import dis
+import errno
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
 
 
 class ExitCode(IntEnum):
@@ -102,6 +108,70 @@ class NotInstalledError(RuntimeError):
     """An environment with another version of torch could not be made. The message is one line."""
 
 
+ErrorT = TypeVar("ErrorT", bound=Exception)
+ResultT = TypeVar("ResultT")
+
+
+def of_model(problem: ErrorT) -> ErrorT:
+    """An exception of a common type that tells of a model or mode; any other that this project raises is its fault."""
+    object.__getattribute__(problem, "__dict__")[OF_MODEL] = True
+    return problem
+
+
+def call_theirs(function: Callable[..., ResultT], *args: Any) -> ResultT:
+    """What a function returns that is a person's, or is given a model. What it raises is no fault of this project."""
+    return function(*args)
+
+
+# Tells a fault of this project from one of a model.
+
+FAULT = "a fault of conformance, and of no model, in "
+FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENFILE}  # of the machine; no limit of a process causes them
+OF_MODEL, NAMED = "of_model", ("conformance.", "zoo.")
+OURS, STANDARD = Path(__file__).parent, Path(sysconfig.get_path("stdlib"))
+PACKAGES = {"site-packages", "dist-packages"}  # which may lie below the standard library
+PASSES_ON = dis.opmap["CALL_FUNCTION_EX"]
+
+
+def blame(problem: BaseException, said: str) -> str:
+    """What is said of an exception, after where the fault is if it is one of this project."""
+    place = own_fault(problem)
+    return f"{FAULT}{place}: {said}" if place else said
+
+
+def own_fault(problem: BaseException) -> str:
+    """Where in its own code this project raised an exception, for which no model is to blame; "" elsewhere.
+
+    The traceback decides. Whoever raised it is the innermost frame, those of the standard library aside. All that calls
+    a model or an op of one passes arguments on, as `op(*args)`, or is torch's.
+    """
+    told = OF_MODEL in object.__getattribute__(problem, "__dict__") or str(type(problem).__module__).startswith(NAMED)
+    is_of_machine = isinstance(problem, MemoryError) or (isinstance(problem, OSError) and problem.errno in FAILURES)
+    if told or is_of_machine or isinstance(problem, RecursionError) or not isinstance(problem, Exception):
+        return ""
+    frames = [one for one in _frames(problem) if not _is_shared(Path(one.tb_frame.f_code.co_filename))]
+    if not frames:
+        return ""
+    code, file = frames[-1].tb_frame.f_code, Path(frames[-1].tb_frame.f_code.co_filename)
+    if not file.is_relative_to(OURS) or code.co_code[frames[-1].tb_lasti] == PASSES_ON:
+        return ""
+    return f"{file.relative_to(OURS.parent)}, line {frames[-1].tb_lineno}"
+
+
+def _frames(problem: BaseException) -> Iterator[TracebackType]:
+    step = problem.__traceback__
+    while step is not None:
+        yield step
+        step = step.tb_next
+
+
+def _is_shared(file: Path) -> bool:
+    """Whether both this project and models call what is in a file."""
+    if file == OURS.parent / "zoo" / "internals.py" or file.name.startswith("<frozen "):
+        return True
+    return file.is_relative_to(STANDARD) and not PACKAGES.intersection(file.parts)
+
+
 BELOW = "\n    "  # before each further line of a message, so that no text can pass for a line of a report
 
 
@@ -159,6 +229,11 @@ def one_line(said: object, length: int = HEAD + TAIL) -> str:
         return said
     line = " ".join(text_of(said).split())
     line = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line)
+    return without_middle(line, length)
+
+
+def without_middle(line: str, length: int) -> str:
+    """A text of at most so many characters."""
     if len(line) <= length:
         return line
     head = length * HEAD // (HEAD + TAIL) - 1

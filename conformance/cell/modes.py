@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from conformance.axes import BROKEN_GRAPH, DEVICES, NOT_PROVEN, SYMBOLIC, Mode, Prepared
-from conformance.errors import NotProvenError
+from conformance.errors import NotProvenError, call_theirs, of_model
 from conformance.evaluate import error_text, process_state, weights
 from conformance.float64.copies import adopt_state
 from conformance.records.cell import Discrepancy, Measure, TensorName
@@ -32,7 +32,7 @@ def compile_model(model: Any, *, one_graph: bool | None, patches: dict[str, Any]
         TypeError: the model is a ScriptModule, which torch.compile runs as it is, or refuses.
     """
     if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(f"torch.compile captures no {type(model).__name__}; build the eager module, or declare this")
+        raise _refused("torch.compile captures", model)
     _refuse_too_many_recompiles()
     calls = {"compiled": 0, SYMBOLIC: 0}
 
@@ -71,6 +71,10 @@ def compile_model(model: Any, *, one_graph: bool | None, patches: dict[str, Any]
 
     inner: Callable[..., Any] = torch.compile(model, backend=backend, dynamic=dynamic)
     return Prepared(checked(inner), proof, model, unchecked_call=inner, around=around)
+
+
+def _refused(what: str, model: Any) -> TypeError:
+    return of_model(TypeError(f"{what} no {type(model).__name__}; build the eager module, or declare this"))
 
 
 def _is_symbolic(example: Any) -> bool:
@@ -255,11 +259,11 @@ def prepare(mode: Mode, spec: Spec, build: Build) -> Prepared:
     """
     if mode.prepare is not None:
         model = build()
-        made = mode.prepare(model)
+        made = call_theirs(mode.prepare, model)
         if not isinstance(made, Prepared):
             if not callable(made):
                 wanted = f"prepare must return a Prepared or a callable, got {type(made).__name__}"
-                raise TypeError(f"mode {mode.name!r}: {wanted}")
+                raise of_model(TypeError(f"mode {mode.name!r}: {wanted}"))
             made = Prepared(made, dict)  # nothing proves that it took effect
         owner = model if made.parameters_of is None else made.parameters_of
         return replace(made, parameters_of=owner, proof=lambda: _facts_of(mode, made) or {NOT_PROVEN: True})
@@ -270,9 +274,11 @@ def prepare(mode: Mode, spec: Spec, build: Build) -> Prepared:
 
 
 def _facts_of(mode: Mode, made: Prepared) -> dict[str, Any]:
-    facts = made.proof()
+    facts = call_theirs(made.proof)
     if not isinstance(facts, Mapping):
-        raise TypeError(f"mode {mode.name!r}: proof must return a mapping of facts, got {type(facts).__name__}")
+        raise of_model(
+            TypeError(f"mode {mode.name!r}: proof must return a mapping of facts, got {type(facts).__name__}")
+        )
     return dict(facts)
 
 
@@ -318,7 +324,7 @@ def replace_model(spec: Spec, candidate: Candidate, model: Any) -> Prepared:
         SpecError: parameters or buffers do not have the names, shapes and dtypes of the model's.
         Whatever the candidate raises.
     """
-    made = candidate.build()
+    made = call_theirs(candidate.build)
     where = f"candidate {candidate.name!r} of {spec.name}"
     if not callable(made):
         raise SpecError(f"{where}: build returned a {type(made).__name__}, which cannot be called")
@@ -345,7 +351,9 @@ def export(model: Any) -> Prepared:
         signature = signature_of(args, kwargs)
         if signature not in programs:
             if internals.current_transform() is not None:
-                raise RuntimeError("torch.export makes no program inside torch.vmap, and there is none for this call")
+                raise of_model(
+                    RuntimeError("torch.export makes no program inside torch.vmap, and there is none for this call")
+                )
             programs[signature] = torch.export.export(module, args, kwargs, strict=False).module()
         return programs[signature](*args, **kwargs)
 
@@ -362,7 +370,7 @@ def export(model: Any) -> Prepared:
 def exportable(model: Any) -> nn.Module:
     """The model as a module, which is all that `torch.export` takes; a ScriptModule is refused by a TypeError."""
     if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(f"torch.export takes no {type(model).__name__}; build the eager module, or declare this")
+        raise _refused("torch.export takes", model)
     return model if isinstance(model, nn.Module) else _Wrapped(model, {})
 
 
@@ -409,7 +417,7 @@ def package(model: Any) -> Prepared:
     try:
         _ = internals.package, internals.load_package
     except internals.MissingError as problem:
-        raise RuntimeError(str(problem)) from problem
+        raise of_model(RuntimeError(str(problem))) from problem
     module = exportable(model)
     packages: dict[Any, Callable[..., Any]] = {}
     latest: Callable[..., Any] | None = None
@@ -455,5 +463,5 @@ def _program(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     written = sorted(name.removeprefix("_function.") for name in shown.buffers_to_mutate.values())
     if written:
         words = f"{len(written)} {'buffer' if len(written) == 1 else 'buffers'}, such as {written[0]}"
-        raise TypeError(f"forward writes {words}, and those of a package cannot be read or put back")
+        raise of_model(TypeError(f"forward writes {words}, and those of a package cannot be read or put back"))
     return program

@@ -73,7 +73,8 @@ def _write_reference(task: ReferenceTask, process: child_side.ChildProcess) -> R
     except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
         ending = _ending(problem, "invalid")
         where = f"; {_say_where(problem, spec, task.seed)}" if ending == "invalid" and spec else ""
-        return ReferenceResult(ending, f"{errors.name_of(problem)}: {error_text.one_line(problem)}{where}")
+        said = f"{errors.name_of(problem)}: {error_text.one_line(problem)}{where}"
+        return ReferenceResult(ending, errors.blame(problem, said))
     except BaseException as problem:  # noqa: BLE001 -- KeyboardInterrupt and the like say nothing about the spec
         return ReferenceResult("raised", f"{errors.name_of(problem)}: {error_text.one_line(problem)}")
     try:
@@ -139,7 +140,8 @@ def _observe(task: CellTask, process: child_side.ChildProcess, comparison: Compa
         ending = (
             "damaged reference" if isinstance(problem, errors.DamagedReferenceError) else _ending(problem, "raised")
         )
-        return Observation(ending, process.current, errors.name_of(problem), error_text.one_line(problem))
+        said = (error_text.describe_error if errors.own_fault(problem) else error_text.one_line)(problem)
+        return Observation(ending, process.current, errors.name_of(problem), said)
 
 
 def _ending(problem: BaseException, otherwise: str) -> str:

@@ -23,7 +23,7 @@ import torch
 from conformance.axes import Prepared
 from conformance.cell import modes
 from conformance.cell.session import CellSession
-from conformance.errors import NotProvenError, name_of
+from conformance.errors import NotProvenError, call_theirs, name_of
 from conformance.evaluate import attributes, backward, evaluation, inputs, transforms, weights
 from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
@@ -477,7 +477,7 @@ def _copies(session: CellSession, case: Case, known: CaseReference) -> list[Way]
 
 
 def _ask_copy(copier: Callable[[Any], Any], _: Callable[..., Any], owner: Any, question: Question, __: Question) -> Any:
-    copied = copier(owner)
+    copied = call_theirs(copier, owner)
     return evaluation.evaluate(copied, copied, question)
 
 
@@ -490,7 +490,7 @@ def _save_and_load(owner: Any) -> Any:
 
 
 def _pickle(owner: Any) -> Any:
-    return pickle.loads(pickle.dumps(owner))  # noqa: S301 -- of bytes that it has just made
+    return call_theirs(pickle.loads, call_theirs(pickle.dumps, owner))
 
 
 def _load_state(session: CellSession, owner: Any) -> Any:
@@ -508,7 +508,7 @@ def _tensors_of(owner: Any) -> list[torch.Tensor]:
 
 def _change_copy(call: Callable[..., Any], owner: Any, question: Question, _: Question) -> Evaluation:
     """Evaluate after all numbers of a copy are zero."""
-    for tensor in _tensors_of(copy.deepcopy(owner)):
+    for tensor in _tensors_of(call_theirs(copy.deepcopy, owner)):
         torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage()).zero_()
     return evaluation.evaluate(call, owner, question)
 
@@ -516,7 +516,7 @@ def _change_copy(call: Callable[..., Any], owner: Any, question: Question, _: Qu
 def _with_weights(session: CellSession, case: Case, redraw: Redraw, there: CaseReference) -> Way:
     def ask(_: Callable[..., Any], owner: Any, question: Question, __: Question) -> Evaluation:
         """Evaluate on the weights of a further draw, which the module does not hold."""
-        holder = copy.deepcopy(owner)
+        holder = call_theirs(copy.deepcopy, owner)
         weights.reset(holder, redraw.state(weights.state_of(owner), session.seed))
         held = weights.parameters_of(holder) | weights.buffers_of(holder)
         asked = redraw.question(question, session.place(redraw.inputs(case, session.seed)), session.eager)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from conformance.axes import Mode, Prepared, register_mode
-from conformance.errors import NotProvenError, UsageError
+from conformance.errors import NotProvenError, UsageError, of_model
 from zoo import internals
 
 Compiler = Callable[..., Callable[..., Any]]
@@ -158,7 +158,7 @@ class ResultDtypes:
 
     def __init__(self, dtype: torch.dtype, ops: Collection[str]) -> None:
         if isinstance(ops, str) or not ops:
-            raise ValueError(f"ops must be a tuple of names of ops, got {ops!r}")
+            raise of_model(ValueError(f"ops must be a tuple of names of ops, got {ops!r}"))
         self._dtype, self._ops = dtype, tuple(ops)
 
     def prepared(self, call: Callable[..., Any], parameters_of: Any = None) -> Prepared:

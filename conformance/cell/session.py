@@ -164,7 +164,7 @@ class CellSession:
             transforms.add(found, Prepared(eager, dict, eager), question, raises=True)
             weights.reset(eager, state)
         except RuntimeError as problem:
-            if error_text.is_out_of_memory(problem):
+            if error_text.is_out_of_memory(problem) or error_text.is_machine_failure(problem):
                 raise
             self.facts["no eager beside it"] = error_text.one_line(problem)
             return None

@@ -1,8 +1,8 @@
 """Ends the command when a person or the system interrupts it: within seconds, and with everything that it started.
 
 The first signal says how to go on, stops and kills all processes below this one, and raises KeyboardInterrupt in the
-main thread. Further signals are ignored. If the command still runs a few seconds later, whatever holds it, it is ended
-from another thread.
+main thread. If the command still runs a few seconds later, whatever holds it, it is ended from another thread, and at
+once by a further signal.
 """
 
 import contextlib
@@ -19,7 +19,8 @@ from conformance.errors import ExitCode
 from conformance.process import process_table
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-SECONDS = 3.5  # until the command is ended by force
+SECONDS, LAST_SECONDS = 3.5, 0.7  # until the command is ended by force, and for its last words
+SAME_SECONDS = 0.5  # a key of a terminal, and what a parent makes of it, come as several signals
 SWEEP_SECONDS = 0.1
 STDOUT = 1
 
@@ -52,6 +53,11 @@ def answer_signals() -> Iterator[Ending]:
     """Answer SIGINT, SIGTERM and SIGHUP as this module says. A signal that is ignored stays so (nohup)."""
     ending = Ending()
     numbers = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    woken, wakes = os.pipe()
+    if hasattr(os, "set_blocking"):
+        os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)  # the main thread may wait where no handler runs
+    threading.Thread(target=_watch, args=(woken,), name="interrupt", daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
         for number in numbers:
             signal.signal(number, _interrupt)
@@ -104,11 +110,11 @@ def unblock() -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
     """The handler of the first signal."""
     for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+        if signal.getsignal(each) == _interrupt:
+            signal.signal(each, lambda *_: None)  # for a further one, see `_watch`
     _answer.signalled = number
     _say_first_words()
     kill_everything_below()
-    threading.Thread(target=_see_to_the_end, name="interrupt", daemon=True).start()
     if not _answer.held:
         raise KeyboardInterrupt
 
@@ -131,13 +137,31 @@ def kill_everything_below() -> None:
     process_table.kill(stopped)
 
 
+def _watch(woken: int) -> None:
+    """Wait for a signal, and then let the process end in time, or at once if a further one comes."""
+    began = 0.0
+    while True:
+        number, now = os.read(woken, 1)[0], time.monotonic()
+        if number in SIGNALS and not began:
+            began = now
+            threading.Thread(target=_see_to_the_end, daemon=True).start()
+        elif number in SIGNALS and now - began > SAME_SECONDS:
+            kill_everything_below()
+            os._exit(ExitCode.INTERRUPTED)
+
+
 def _see_to_the_end() -> None:
     """Kill what threads of this process may still start, and end the process itself when its time is over."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         time.sleep(SWEEP_SECONDS)
         kill_everything_below()
-    try:
+    words = threading.Thread(target=_say_last_words, daemon=True)  # a stream may take none
+    words.start()
+    words.join(LAST_SECONDS)
+    os._exit(ExitCode.INTERRUPTED)
+
+
+def _say_last_words() -> None:
+    with contextlib.suppress(BaseException):
         _answer.last_words()
-    finally:
-        os._exit(ExitCode.INTERRUPTED)

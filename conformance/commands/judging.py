@@ -82,6 +82,10 @@ def judge_missing(choice: Choice, contents: run_files.Contents, folder: Path, wr
     output.tell(f"judging {chosen}, stored in {visible(str(folder))}")
     expected = progress.expected_seconds(contents, folder)
     workers = int(choice.workers) if choice.workers else _useful_workers(expected)
+    odd = [word for word in (*sys.argv, *sys.path, str(folder)) if not _is_utf8(word)]
+    if workers > 1 and odd:
+        output.say(f"one process judges all cells, because several cannot be told {odd[0]!r}, which is not UTF-8")
+        workers = 1
     at_once = max(workers, 1)
     if not choice.expression:  # pytest knows which cells match, and the estimate is of all
         output.tell(progress.opening(contents.plan, expected, at_once))
@@ -132,6 +136,14 @@ def order(plan: Plan, seconds: Mapping[str, float], workers: int) -> list[str]:
 def _useful_workers(expected: Mapping[str, float]) -> int:
     """The number of processes that save time: to start one more takes as long as to judge some cells."""
     return min(os.cpu_count() or 1, len(expected), 1 + int(sum(expected.values()) // WORKER_SECONDS))
+
+
+def _is_utf8(word: str) -> bool:
+    """Whether pytest-xdist can send a text."""
+    try:
+        return bool(word.encode()) or not word
+    except UnicodeEncodeError:
+        return False
 
 
 def _refusal(said: str, choice: Choice) -> str:

@@ -245,7 +245,8 @@ def folder_to_resume(folder: Path, request: PlanRequest) -> Path:
     contents = run_files.read(folder)
     stored.report(contents, folder)  # refuses records that contradict each other
     plan = contents.plan
-    resuming.refuse_unnamed(folder, plan, request.sources, resuming.command(folder, plan))
+    named = (*request.sources, *[resuming.TRUST] * request.given.trusted)
+    resuming.refuse_unnamed(folder, plan, named, resuming.command(folder, plan))
     planning.refuse_changed(folder, plan)
     stored.tell_torn(contents, folder)
     return folder

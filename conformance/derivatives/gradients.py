@@ -25,6 +25,7 @@ from zoo import internals
 SMALL = 400  # up to this many numbers in all inputs and parameters, each is tested; above, random directions
 LEAVES = 12  # that one process checks at a time, in the fast mode
 TOGETHER = 3  # to test one output with all leaves together costs as much as gradcheck with so many leaves
+MOST_UNDEFINED, UNDEFINED = 100, "backward without a gradient of one output"
 MOST_NAMED = 2  # leaves in a remark
 TOLERANCE: dict[str, Any] = {"nondet_tol": 1e-12}
 TWO_PASSES = (
@@ -184,10 +185,14 @@ class GradientCheck:
         """Let gradcheck check some leaves."""
         if not some:
             return True
+        undefined = len(self._with_gradient()) <= MOST_UNDEFINED  # it runs the model once more for each
+        self._assumed |= {} if undefined else {UNDEFINED: f"not tried, of more than {MOST_UNDEFINED} outputs"}
         here = [leaf.detach().clone() for leaf in some]
         try:
             with _without_slow_mode():
-                return bool(gradcheck(self._roots, some, fast_mode=self._fast, **TOLERANCE))
+                return bool(
+                    gradcheck(self._roots, some, fast_mode=self._fast, check_undefined_grad=undefined, **TOLERANCE)
+                )
         finally:
             set_to(some, here)  # after an error of the model, they are where gradcheck has moved them
 

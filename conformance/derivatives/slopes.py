@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from conformance.errors import of_model
+
 Forward = Callable[[], dict[str, torch.Tensor]]
 
 STEP = 1e-6  # of an element of size one
@@ -72,7 +74,9 @@ class Slopes:
         shape = torch.view_as_real(leaf).shape if leaf.is_complex() else leaf.shape
         for tests, chunk in enumerate(self._failing(leaf, analytic, asked, singly=singly)):
             if tests > MOST_TESTS:
-                raise RuntimeError(f"more than {MOST_TESTS} directions of {name} do not agree with finite differences")
+                raise of_model(
+                    RuntimeError(f"more than {MOST_TESTS} directions of {name} do not agree with finite differences")
+                )
             if len(chunk) == 1:
                 direction = self._direction(leaf, chunk)
                 (low, high), size = self._bounds(*self._sides({leaf: direction})[:2]), float(direction[chunk[0]])

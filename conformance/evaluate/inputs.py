@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from conformance.errors import of_model
 from conformance.seeds import seed_of
 from zoo import Call, Case, SpecError, internals
 
@@ -232,7 +233,7 @@ def _with_values(tensor: torch.Tensor, convert: Callable[[torch.Tensor], torch.T
         coalesced = tensor.is_coalesced()
         return torch.sparse_coo_tensor(indices, values, tensor.shape, is_coalesced=coalesced, **unchecked)
     if tensor.layout not in COMPRESSED:
-        raise ValueError(f"a strided or sparse tensor is wanted, got layout {tensor.layout}")
+        raise of_model(ValueError(f"a strided or sparse tensor is wanted, got layout {tensor.layout}"))
     values = convert(tensor.values()).clone()
     rows, columns = (getattr(tensor, name)().to(values.device, copy=True) for name in COMPRESSED[tensor.layout])
     return torch.sparse_compressed_tensor(rows, columns, values, tensor.shape, layout=tensor.layout, **unchecked)

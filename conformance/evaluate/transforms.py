@@ -13,7 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 from conformance.axes import Prepared
-from conformance.errors import SelfCheckError
+from conformance.errors import SelfCheckError, call_theirs
 from conformance.evaluate import containers, error_text, evaluation, inputs, weights
 from conformance.evaluate.evaluation import Evaluation, Leaves, Question, Tensors, copies, name_tensors
 from zoo import Call, internals
@@ -184,7 +184,7 @@ def under_vmap(made: Prepared, question: Question, *, last: bool = False, alone:
     def batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return torch.vmap(sample, in_dims=axes)(args, kwargs)
 
-    function = batch if made.around is None else made.around(batch)
+    function = batch if made.around is None else call_theirs(made.around, batch)
     with torch.no_grad(), evaluation.autocast(question):
         returned = function(args, kwargs)
     return copies("vmapped", {leaf: t for leaf, t in containers.tensors_of(returned).items() if t is not None})
@@ -247,7 +247,8 @@ def _push_compiled(made: Prepared, arguments: Any, tangents: dict[int, torch.Ten
             return _unpack(torch.func.functional_call(model, duals, args, kwargs))
 
     theirs = {name: tangents[id(p)] for name, p in owned.items()}
-    pushed: tuple[Any, Any] = made.around(push)(flat, [tangents[id(flat[i])] for i in moving], owned, theirs)
+    whole = call_theirs(made.around, push)
+    pushed: tuple[Any, Any] = whole(flat, [tangents[id(flat[i])] for i in moving], owned, theirs)
     return pushed
 
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from conformance.errors import NoOracleError
+from conformance.errors import NoOracleError, call_theirs
 from conformance.evaluate import backward, error_text, evaluation, inputs, process_state, transforms, weights
 from conformance.evaluate.evaluation import Evaluation, Question, question_of
 from conformance.float64 import copies, replacements
@@ -69,7 +69,7 @@ def widen(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
 def prepared_model(spec: Spec, seed: int, build: Callable[..., Any] | None = None) -> Any:
     """Build a model, of the spec or by another builder, with seeded weights that every precision represents exactly."""
     torch.manual_seed(seed)
-    model = spec.initialised((build or spec.build)())
+    model = spec.initialised(call_theirs(build or spec.build))
     inputs.round_weights(model)
     return model
 

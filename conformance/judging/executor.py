@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from conformance.axes import MODES, PRECISIONS
 from conformance.cache.references import KeptReferences, References
 from conformance.cache.sources import Watch, written_since
-from conformance.errors import ChangedError, MachineError, with_last_lines
+from conformance.errors import FAULT, ChangedError, MachineError, with_last_lines
 from conformance.process import child, child_side, environment, process_table
 from conformance.records import tasks
 from conformance.records.cell import PROBED, Cell, Observation, Verdict
@@ -284,6 +284,8 @@ def _run_child(
     """
     with _starting(what):
         ending = child.run(target, task, deadline=deadline, method=method)
+    if ending.kind == "crashed" and ending.message.startswith(FAULT):
+        raise MachineError(f"{what} was not judged: {ending.message}")
     if ending.kind == "crashed" and ending.phase in NOTHING_RAN:
         text = f"{what} was not judged: its process ended before the model ran: {ending.message}"
         raise MachineError(with_last_lines(text, ending.said))

@@ -12,6 +12,8 @@ from conformance.cache import sources
 from conformance.errors import UsageError, some
 from conformance.records.plan import Plan, SpecLocation
 
+TRUST = "--trust"  # the word that allows saved models to run code when they are opened
+
 
 def command(folder: Path, plan: Plan) -> str:
     """The words for a shell that resume the run of a folder."""
@@ -49,13 +51,16 @@ def refuse_unnamed(folder: Path, plan: Plan, named: Collection[str], again: str)
         if place not in wanted:
             raise UsageError(f"{folder} has no source {source} there; want {again}")
     missing = [place for place in wanted if place not in given]
+    if missing == [TRUST]:
+        raise UsageError(f"what {folder} names may run code when it is opened; if you trust those who made it: {again}")
     if missing:
         raise UsageError(f"{folder} would execute {missing[0]}; name its sources to allow it: {again}")
 
 
 def sources_of(place: SpecLocation) -> tuple[str, ...]:
-    """What judging the model of a location executes, as `SpecLocation.executed` has it; nothing if it is of the zoo."""
-    return () if place.is_of_zoo else tuple(dict.fromkeys(place.executed))
+    """What a command must name to judge the model of a location: all that it executes; nothing if it is of the zoo."""
+    trust = (TRUST,) if place.needs_trust else ()
+    return () if place.is_of_zoo else (*dict.fromkeys(place.executed), *trust)
 
 
 def _sources(plan: Plan) -> list[str]:

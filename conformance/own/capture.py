@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from conformance import axes, errors
-from conformance.own import forms, spec
+from conformance.own import forms, saved, spec
 from conformance.records.plan import TRAINING, OtherModel, OwnModel, SpecLocation, name_from
 from zoo import Call, Convention, Expect, SpecError, internals
 
@@ -71,21 +71,22 @@ def capture(  # noqa: PLR0913 -- what `conformance.check` is told of a model
     expect: tuple[Expect | Convention, ...] = (),
     reference: Any = None,
     candidate: Any = None,
+    trust: bool = False,
 ) -> SpecLocation:
     """The location of a model, which any process can read; what no process can import is stored in the folder.
 
     A target, see `conformance.check`, may be None: it has a place of its own, and only the call is stored. `train` is
     the mode to put it into, None its own. `expect` has the declared divergences, and the gradients that are not the
-    derivative by design. `reference` and `candidate` are targets too, or None. Raises UsageError if something cannot be
-    stored; the message names it.
+    derivative by design. `reference` and `candidate` are targets too, or None. With `trust`, saved models may run code
+    when they are opened. Raises UsageError if something cannot be stored; the message names it.
     """
     if train not in TRAINING:
         raise errors.UsageError(f"check: train must be True, False or None, got {train!r}")
     definitions = Definitions()
     store((call, expect), folder / CALL, definitions, "the inputs")
     others = {"reference": reference, "candidate": candidate}
-    held, beside = (_other(role, thing, folder / role, definitions) for role, thing in others.items())
-    own = OwnModel(call=str(folder / CALL), training=TRAINING[train], reference=held, candidate=beside)
+    held, beside = (_other(role, thing, folder / role, definitions, trust) for role, thing in others.items())
+    own = OwnModel(call=str(folder / CALL), training=TRAINING[train], reference=held, candidate=beside, trusted=trust)
     location = SpecLocation(own=own) if target is None else _locate(target, own, folder / MODEL, definitions)
     if definitions.lines:
         path = folder / DEFINITIONS
@@ -94,11 +95,11 @@ def capture(  # noqa: PLR0913 -- what `conformance.check` is told of a model
     return location
 
 
-def _other(role: str, thing: Any, folder: Path, definitions: Definitions) -> OtherModel | None:
+def _other(role: str, thing: Any, folder: Path, definitions: Definitions, trust: bool) -> OtherModel | None:  # noqa: FBT001
     if thing is None:
         return None
     if isinstance(thing, (str, os.PathLike)):
-        return OtherModel.named(os.fspath(thing))
+        return replace(OtherModel.named(os.fspath(thing)), trusted=trust)
     parts = thing.modules() if isinstance(thing, nn.Module) else ()
     compiled = any(internals.compiled_call_of(part) is not None for part in parts)  # in place, which pickle leaves out
     if role == "candidate" and (compiled or forms.unwrap(thing) is not thing):
@@ -106,7 +107,8 @@ def _other(role: str, thing: Any, folder: Path, definitions: Definitions) -> Oth
         raise errors.UsageError(f"check: the candidate {wrapped}; give what is inside, or register a mode")
     location = _locate(thing, OwnModel(), folder, definitions, f"the {role}")
     own = location.own or OwnModel()
-    return OtherModel(own.saved or f"{location.module}:{own.thing}", takes_weights=not isinstance(thing, SAVES_ITSELF))
+    takes_weights = not isinstance(thing, SAVES_ITSELF)
+    return OtherModel(own.saved or f"{location.module}:{own.thing}", takes_weights, own.trusted)
 
 
 def _locate(
@@ -129,7 +131,7 @@ def _locate(
         torch.jit.save(target, str(path))
     else:
         store(target, path, definitions, f"{what}, a {type(target).__name__},")
-    return SpecLocation(own=replace(own, saved=str(path)))
+    return SpecLocation(own=replace(own, saved=str(path), trusted=True))  # this process has made it
 
 
 def _name_of(target: Any) -> str:
@@ -448,7 +450,7 @@ def register_modes(file: str) -> None:
     """
     folder = Path(file).parent
     spec.define(str(folder / DEFINITIONS) if (folder / DEFINITIONS).exists() else "")
-    modes: list[axes.Mode] = [spec.unpickle(path) for path in sorted(folder.glob("*.pt"))]
+    modes: list[axes.Mode] = [saved.unpickle(path) for path in sorted(folder.glob("*.pt"))]
     for mode in modes:
         axes.MODES.pop(mode.name, None)
         axes.MODES[mode.name] = mode

@@ -35,6 +35,7 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
     expect: str | os.PathLike[str] | Iterable[Expect | Convention] = (),
     reference: Any = None,
     candidate: Any = None,
+    trust: bool = False,
 ) -> "Report":
     """Judge whether a model computes the same in every mode and precision, forward and backward.
 
@@ -61,6 +62,8 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
             what is saved, a ScriptModule and an exported program must have them.
         candidate: another model for the target's place. It is judged beside it, in a column with its name. Its weights
             are as those of a reference.
+        trust: saved models may run any code when they are opened, as whole modules of `torch.save` and exported
+            programs do. Without it, these are refused.
 
     Returns:
         The report; `print(report)` shows it, and `report.raise_if_failed()` gates a test.
@@ -91,7 +94,7 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
         request = replace(request, declared=declarations.read(file) if file else {})
         saved, call = folder / checking.SAVED, capture.call_of(inputs, kwargs)
         others = {"reference": reference, "candidate": candidate}
-        location = capture.locate(target, call, saved, train=train, expect=given, **others)
+        location = capture.locate(target, call, saved, train=train, expect=given, trust=trust, **others)
         request = replace(request, registered=capture.store_modes(request.modes, saved / REGISTERED))
         if location.own and isinstance(target, (str, os.PathLike)) and not location.own.name:
             request = replace(request, sources=(os.fspath(target),), given=location.own)

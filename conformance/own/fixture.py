@@ -58,7 +58,7 @@ class Judge:
         self._asked = asked
         self.has_judged = False
 
-    def check(
+    def check(  # noqa: PLR0913 -- as of `conformance.check`
         self,
         target: Any,
         *inputs: Any,
@@ -66,6 +66,7 @@ class Judge:
         train: bool | None = None,
         expect: str | os.PathLike[str] | Iterable[Expect | Convention] = (),
         reference: Any = None,
+        trust: bool = False,
     ) -> Report:
         """Judge a model in the cell of this test item; arguments are those of `conformance.check`.
 
@@ -91,6 +92,7 @@ class Judge:
             seed=asked.seed,
             expect=expect or asked.expect or (),
             reference=reference,
+            trust=trust,
         )
         if all(cell.status == "SKIPPED" for cell in report.cells):
             pytest.skip(report.cells[0].text)  # a GPU without this precision

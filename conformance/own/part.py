@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook
 
+from conformance.errors import call_theirs
 from conformance.records.plan import Part
 from zoo import Spec
 
@@ -50,7 +51,7 @@ def part_of(spec: Spec, part: Part) -> Spec:
 
 def _cut(build: Callable[..., Any], part: Part) -> Callable[[], Any]:
     """A builder of the module that stops where the part ends."""
-    return lambda: stop_after(build(), part.done)
+    return lambda: stop_after(call_theirs(build), part.done)
 
 
 def stop_after(model: torch.nn.Module, done: tuple[str, ...]) -> torch.nn.Module:

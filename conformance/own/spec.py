@@ -4,7 +4,6 @@ import math
 import operator
 import re
 import sys
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,11 +15,12 @@ import torch
 from torch import nn
 
 from conformance import axes
-from conformance.errors import UsageError, describe_error, near_names, one_line, some
+from conformance.errors import UsageError, call_theirs, describe_error, near_names, one_line, own_fault, some
 from conformance.evaluate import error_text, evaluation, inputs, weights
 from conformance.float64 import replacements, wide
 from conformance.float64.copies import adopt_state
 from conformance.own.forms import Architecture, Forms, architecture, forms_of
+from conformance.own.saved import builder, unpickle
 from conformance.records.plan import OtherModel, OwnModel
 from zoo import Call, Candidate, Case, Convention, Spec, SpecError, internals
 from zoo.states import STATES
@@ -35,7 +35,13 @@ def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
     """
     define(own.definitions)
     known = architecture(own.library, train=own.training == "train") if own.library else None
-    fetch = builder(Path(own.saved)) if own.saved else known.build if known else partial(attribute, module, own.thing)
+    fetch = (
+        builder(Path(own.saved), trusted=own.trusted)
+        if own.saved
+        else known.build
+        if known
+        else partial(attribute, module, own.thing)
+    )
     case, declared = _case(own, known)
     forms = forms_of(fetch, case)
     spec = Spec(
@@ -68,7 +74,7 @@ def with_others(spec: Spec, reference: Spec | None, candidate: Spec | None) -> S
 
 
 def _build(spec: Spec) -> Any:
-    return spec.initialised(spec.build())
+    return spec.initialised(call_theirs(spec.build))
 
 
 def attribute(module: ModuleType | None, name: str) -> Any:
@@ -237,73 +243,6 @@ def _drawing(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Tenso
     return draw
 
 
-# Opens a saved model: a TorchScript archive, an exported program, or whatever `torch.save` has pickled.
-
-LONGEST_KEY = 60  # characters that a message shows
-SCRIPTED, EXPORTED = ("constants.pkl",), ("serialized_exported_program.json", "archive_format")
-
-
-def builder(path: Path) -> Callable[[], Any]:
-    """A function that reads the file anew at every call, so that no call sees what another has changed.
-
-    Raises UsageError if there is no such file, or it holds no model; the message says what it holds.
-    """
-    if path.suffix == ".onnx":
-        raise UsageError(f"{path}: a model in ONNX cannot be judged; give the PyTorch module that it was exported from")
-    if not path.is_file():
-        raise UsageError(f"no file {path}")
-    kinds = ((SCRIPTED, partial(torch.jit.load, map_location="cpu")), (EXPORTED, torch.export.load))
-    load = next((load for names, load in kinds if _members(path).intersection(names)), _load_pickle)
-    return lambda: _read(load, str(path))
-
-
-def unpickle(path: str | Path) -> Any:
-    """What `torch.save` has written, on the CPU. It may run any code, as an import of the person's own module does."""
-    return torch.load(path, map_location="cpu", weights_only=False)
-
-
-def _members(path: Path) -> set[str]:
-    """The last parts of the names in a zip archive; none if it is no archive."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return {name.rpartition("/")[2] for name in archive.namelist()}
-    except (zipfile.BadZipFile, OSError):
-        return set()
-
-
-def _read(load: Callable[[str], Any], path: str) -> Any:
-    try:
-        return load(path)
-    except UsageError:
-        raise
-    except (ImportError, AttributeError) as problem:
-        raise UsageError(
-            f"{path} needs code that another process cannot import: {describe_error(problem)}; put the model into a "
-            "module that every process can import, such as one of your package"
-        ) from problem
-    except Exception as problem:  # the file may hold anything
-        raise UsageError(f"{path} is no model that this torch can read: {describe_error(problem)}") from problem
-
-
-def _load_pickle(path: str) -> Any:
-    found = unpickle(path)
-    if _has_tensors(found) and not any(isinstance(part, nn.Module) for part in found.values()):
-        keys = some([one_line(key, LONGEST_KEY) for key in found], 3)
-        raise UsageError(
-            f"{path} holds weights alone ({keys}) and no model; build the module, load them by load_state_dict, and "
-            "check the module, or name a function that returns it"
-        )
-    if not callable(found):
-        raise UsageError(f"{path} holds a {type(found).__name__}, no model")
-    return found
-
-
-def _has_tensors(found: Any) -> bool:
-    """Whether it is a dictionary with tensors, such as a `state_dict`, or one that holds such a dictionary."""
-    parts = found.values() if isinstance(found, Mapping) else ()
-    return any(isinstance(part, torch.Tensor) or _has_tensors(part) for part in parts)
-
-
 # Calls a model without a spec once in eager, and takes what it does as its contract.
 
 NARROW = ("bfloat16", "float16")  # the coarsest first
@@ -335,6 +274,8 @@ def try_model(
     except UsageError:
         raise
     except Exception as problem:  # the model's own code may raise anything
+        if own_fault(problem):
+            raise
         raise UsageError(f"{own.name} cannot be built: {describe_error(problem)}") from problem
     for role, other, theirs in (("reference", own.reference, reference), ("candidate", own.candidate, candidate)):
         if other and theirs:
@@ -427,7 +368,7 @@ def _refusal(model: Any, question: evaluation.Question) -> str:
     try:
         evaluation.evaluate(model, model, question)
     except Exception as problem:  # the model's own code may raise anything
-        if error_text.is_out_of_memory(problem):
+        if error_text.is_out_of_memory(problem) or own_fault(problem):
             raise
         return describe_error(problem)
     return ""
@@ -471,13 +412,17 @@ def _call(spec: Spec, model: Any, seed: int) -> evaluation.Evaluation:
         later = axes.MODES["scripted"].warm_calls if scripts else 0  # a script may do otherwise then
         calls += [call_once() for _ in range(later)]
         return replace(calls[-1], changes=[change for call in calls for change in call.changes])
-    except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
+    except Exception as problem:  # the model's own code may raise anything
+        if own_fault(problem):
+            raise
         try:
             forward = replace(_question(spec, model, seed), differentiate=False)
             found = evaluation.evaluate(model, model, forward, noted=True)
         except SpecError as other:
             raise UsageError(f"{spec.name}: {one_line(other)}") from other
         except Exception as first:
+            if own_fault(first):
+                raise
             why = _fixed_sizes(model, _inputs(spec, model, seed)) or describe_error(first)
             raise UsageError(f"{spec.name} does not take these inputs: {why}") from first
         found.refused = describe_error(problem)

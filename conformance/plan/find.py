@@ -98,7 +98,7 @@ def others_of(own: OwnModel) -> tuple[Spec | None, Spec | None]:
 def _spec_beside(role: str, other: OtherModel | None, own: OwnModel) -> Spec | None:
     if other is None:
         return None
-    given = replace(own, name="", thing="", saved="", library="", reference=None, candidate=None)
+    given = replace(own, name="", thing="", saved="", library="", reference=None, candidate=None, trusted=other.trusted)
     try:
         specs = [spec for spec, _ in _find_one(other.source, given)]
     except UsageError as problem:
@@ -161,7 +161,7 @@ def find(sources: Iterable[str], given: OwnModel = NOTHING_GIVEN) -> tuple[list[
     _check_names(found)
     if given != NOTHING_GIVEN and not any(location.own for _, location in found):
         raise UsageError(
-            "inputs, --reference, --train and --eval are for a model without a spec; every model here has one"
+            "inputs, --reference, --train, --eval and --trust are for a model without a spec; every model here has one"
         )
     return list({spec.name: (spec, location) for spec, location in found}.values()), registering()
 
@@ -211,7 +211,7 @@ def _of_the_zoo(names: list[str]) -> list[Found]:
 
 def _find_one(source: str, given: OwnModel) -> list[Found]:
     """The specs of one source that is no part of the zoo, or its model without a spec."""
-    file, _, name = _split(source)
+    file, name = _split(source)
     if file:
         location = _file_at(Path(file).resolve(), file)
     elif source.endswith(SAVED) or Path(source).is_file():
@@ -252,12 +252,14 @@ def _file_at(path: Path, given: str) -> SpecLocation:
     return SpecLocation(file=str(path))
 
 
-def _split(source: str) -> tuple[str, str, str]:
-    """File and name in "path/to/file.py:NAME"; "" for both if it is none."""
+def _split(source: str) -> tuple[str, str]:
+    """File and name in "path/to/file.py:NAME"; "" for both if it is none. UsageError if no name is beside a colon."""
+    if source.startswith(":") or source.endswith(":"):
+        raise UsageError(f"{source!r}: no name is beside the colon; leave it out, or name a model, as in nets.py:NET")
     if source.endswith(".py"):
-        return source, "", ""
-    file, colon, name = source.rpartition(":")
-    return (file, colon, name) if file.endswith(".py") else ("", "", "")
+        return source, ""
+    stem, ends, name = source.rpartition(".py:")
+    return (f"{stem}.py", name) if ends and name else ("", "")
 
 
 def _own(location: SpecLocation) -> Found:

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import importlib
 import os
-import signal
 import sys
 import threading
 import time
@@ -13,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from conformance.errors import UsageError, describe_error, one_line
+from conformance.errors import UsageError, blame, describe_error, one_line
 from conformance.process import machine_lock, process_table
 from conformance.process.processes import OPENING_KEY, Receiver, Sender
 from conformance.records.convert import from_json, to_json
@@ -128,8 +127,7 @@ def serve(orders: int, answers: int, late: Collection[str] = ()) -> int:
     if hasattr(os, "setsid"):
         with contextlib.suppress(OSError):  # it leads its session already
             os.setsid()
-    if hasattr(signal, "SIGCHLD"):
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it hides how compilers end
+    process_table.hear_of_children()
     process_table.die_with_parent()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # the system kills the cell, not the run
@@ -152,7 +150,7 @@ def _answer(request: dict[str, Any], sender: Sender, late: Collection[str]) -> i
     except UsageError as problem:
         sender.send(refused=one_line(problem, USAGE_LENGTH))
     except BaseException as problem:  # noqa: BLE001 -- a model may raise anything, and the run goes on
-        sender.send(failure=describe_error(problem))
+        sender.send(failure=blame(problem, describe_error(problem)))
         return 1
     # As at an interpreter's exit: idle pools end, threads are joined. One that does not end is a fault of the cell.
     if lasting := [thread.name for thread in threading.enumerate()[1:] if not thread.daemon]:

@@ -285,6 +285,7 @@ LAST_ROUNDS, ROUND_SECONDS = 100, 0.05
 
 def main() -> None:
     """Serve until the run has ended."""
+    process_table.hear_of_children()
     process_table.tie(CONTROL)  # a compiler that hangs while the server imports dies with the run
     # Processes that a dead cell leaves behind become children of the server, which kills them.
     with contextlib.suppress(OSError, AttributeError):
@@ -366,7 +367,6 @@ class _Loop:
             os.dup2(complaints, 2)
             os.close(complaints)
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.close(self._woken)
             os.close(self._wakes)

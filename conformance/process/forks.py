@@ -108,7 +108,9 @@ class _Fork(Generic[T]):
 
     def _wait(self) -> None:
         if self._pid > 0:
-            self._code = abs(os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1]))
+            self._code = 1  # unknown where a model ignores SIGCHLD, so that the system keeps none
+            with contextlib.suppress(ChildProcessError):
+                self._code = abs(os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1]))
 
 
 def _serve(parts: dict[int, Callable[[], T]], writing: int) -> None:

@@ -92,6 +92,13 @@ def kill_group(leader: int) -> None:
     kill([leader])
 
 
+def hear_of_children() -> None:
+    """Take every signal, as a new process does: one whose parent ignores or blocks SIGCHLD hears of no child's end."""
+    if hasattr(signal, "SIGCHLD"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def has_groups() -> bool:
     """Whether this system has process groups, which are killed as one."""
     return hasattr(os, "killpg") and hasattr(os, "setsid")

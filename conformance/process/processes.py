@@ -33,6 +33,14 @@ LAST_SECONDS = 60.0  # for a killed child to disappear; a driver may hold it whi
 NAP_SECONDS = 0.01
 SAID_LINES, SAID_LENGTH, SAID_BYTES = 20, 400, 2**16  # what is kept of a process's error stream, and of a line
 IGNORED = ("PYTHONWARNINGS", "PYTHONINSPECT")  # a warning of torch is no error of a model, and nobody talks to a child
+FLAGS = {  # of the interpreter, by its names; none that makes an error of a warning
+    "isolated": "I",
+    "ignore_environment": "E",
+    "no_user_site": "s",
+    "safe_path": "P",
+    "dont_write_bytecode": "B",
+    "optimize": "O",
+}
 
 
 class DamageError(ValueError):
@@ -273,7 +281,10 @@ def _working_folder() -> str | None:
 
 def command(module: str) -> list[str]:
     """The command that calls `main` of a module in a fresh interpreter that imports from the same places."""
-    flags = [f for f in subprocess._args_from_interpreter_flags() if not f.startswith("-W")]  # type: ignore[attr-defined]  # noqa: SLF001 -- what multiprocessing uses too
+    flags = [
+        f"-{letter * getattr(sys.flags, name, 0)}" for name, letter in FLAGS.items() if getattr(sys.flags, name, 0)
+    ]
+    flags += [f"-Xutf8={sys.flags.utf8_mode}", *["-Xdev"] * sys.flags.dev_mode]
     code = f"import sys; sys.path[:] = {sys.path!r}; from {module} import main; main()"
     return [sys.executable, *flags, "-c", code]
 

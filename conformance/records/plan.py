@@ -62,10 +62,12 @@ class OtherModel:
     Attributes:
         source: its name as a source of a run, such as "package.module:Net"; a path is absolute.
         takes_weights: it gets the weights of the model; otherwise it is saved, and must have them.
+        trusted: its file may run code when it is opened.
     """
 
     source: str
     takes_weights: bool
+    trusted: bool = False
 
     @classmethod
     def named(cls, source: str) -> "OtherModel":
@@ -93,6 +95,7 @@ class OwnModel:
     Attributes:
         thing: its name in the module or file of its location, such as "Net"; "" if it is saved, or of a library.
         saved: absolute path of a saved model; "" if it is none.
+        trusted: this file may run code when it is opened.
         library: the name of an architecture of a library, such as "timm:convnext_atto"; "" if it is none.
         inputs: the inputs as a person describes them, such as "2,3,64,64"; see `own.spec`. Empty if `call` has
             them, or for those that fit the architecture of a library.
@@ -112,6 +115,7 @@ class OwnModel:
     name: str = ""
     thing: str = ""
     saved: str = ""
+    trusted: bool = False
     library: str = ""
     inputs: tuple[str, ...] = ()
     call: str = ""
@@ -187,6 +191,12 @@ class SpecLocation:
         """The names of all code that it executes: its own, its files, and the models beside it."""
         others = (self.own or NOTHING_GIVEN).others
         return (self.name, *self.paths, *(other.source for other in others if not other.path))
+
+    @property
+    def needs_trust(self) -> bool:
+        """Whether it opens files that may run code then: those it trusts, and the arguments that `check` has stored."""
+        own = self.own or NOTHING_GIVEN
+        return own.trusted or bool(own.call) or any(other.trusted for other in own.others)
 
     def moved(self, to: Callable[[str], str]) -> "SpecLocation":
         """The same location with other paths; `to` gives the new path of each file."""

@@ -1,6 +1,5 @@
 """Draws a run as text: the matrix, every red cell on one line, the declared divergences as footnotes."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +34,6 @@ UNPROVEN_SIGN = "○"  # in place of ✓
 UNPROVEN = "○ not proven: the proof of the mode is empty, so nothing shows that the mode took effect."
 
 HEAD = "Wrong on purpose. Each must come out as declared; conformance run counterexamples shows their cells."
-
-DETAILED = re.compile(r"(.*) \((.*)\)", re.DOTALL)  # a remark, see `verdict`
 
 Footnotes = dict[tuple[str, str, str], int]  # kind, reason and link: number
 
@@ -228,8 +225,9 @@ def _remarks(verdicts: list[Verdict]) -> list[str]:
     found: dict[str, list[tuple[str, str]]] = {}  # sentence: cells, each with the detail that it gives
     for verdict in verdicts:
         for note in () if verdict.red else verdict.notes:
-            detailed = DETAILED.fullmatch(note)
-            sentence, detail = detailed.groups() if detailed else (note, "")
+            sentence, detail = note, ""
+            if note.endswith(")") and " (" in note:  # see `verdict`
+                sentence, _, detail = note[:-1].rpartition(" (")
             found.setdefault(sentence, []).append((verdict.cell, f" ({visible(detail)})" if detail else ""))
     lines = []
     for sentence, cells in found.items():

@@ -323,6 +323,7 @@ def _command(plan: Plan, name: str) -> list[str]:
     words = list(dict.fromkeys(places))
     words += [word for text in own.inputs for word in ("--input", text)]
     words += ["--reference", own.reference.source] if own.reference else []
+    words += [resuming.TRUST] if location.needs_trust else []
     words += [f"--{own.training}"] if own.training else []
     words += [] if location.own or location.is_of_zoo else ["-k", name]
     words += ["--seed", str(plan.seed)] if plan.seed else []

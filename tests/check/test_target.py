@@ -272,7 +272,9 @@ def test_a_wrong_argument():
 
 def refused(thing, *inputs):
     with pytest.raises(UsageError) as caught:
-        matrix.make(PlanRequest((thing,), given=OwnModel(inputs=inputs), devices=("cpu",)), ChildProcess())
+        matrix.make(
+            PlanRequest((thing,), given=OwnModel(inputs=inputs, trusted=True), devices=("cpu",)), ChildProcess()
+        )
     return str(caught.value)
 
 
@@ -285,7 +287,7 @@ def test_names_and_shapes_that_do_not_fit():
     assert refused("no_such_module:Net", "2").startswith("no_such_module does not import: ModuleNotFoundError")
     assert refused("harness.own_models:X", "2").endswith("own_models.py has no X")
     told = refused("zoo.models.merge:MERGE", "2,4")
-    assert told.startswith("inputs, --reference, --train and --eval are for a model without a spec")
+    assert told.startswith("inputs, --reference, --train, --eval and --trust are for a model without a spec")
 
 
 def test_files_that_are_no_model(tmp_path, monkeypatch):

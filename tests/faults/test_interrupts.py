@@ -1,5 +1,6 @@
 """A signal at any moment: the command leaves within seconds, without a traceback, and says how to go on."""
 
+import fcntl
 import os
 import re
 import select
@@ -98,6 +99,52 @@ def test_in_the_process_that_judges_alone_and_twice(tmp_path):
     code, output = conformance(tmp_path, "run", source, "--resume", str(stored))
     assert code == 4, output
     assert f"{tmp_path / source} has changed since it was planned" in output
+
+
+PAGE = 4096  # bytes that the smallest pipe holds
+
+
+@pytest.fixture
+def nearly_full():
+    """The writing end of a pipe that nobody reads, and that takes some hundred bytes more."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PAGE)
+    os.write(writing, b"x" * (PAGE - 300))
+    yield writing
+    os.close(reading)
+    os.close(writing)
+
+
+def stuck(folder, nearly_full, errors):
+    """A run that has judged everything, and waits for somebody who reads its report; and its folder."""
+    process = started(folder, "run", models(folder, one="same"), *FP32, "-n1", stdout=nearly_full, stderr=errors)
+    until = time.monotonic() + 100
+    while not any('"one[' in file.read_text() for file in folder.glob(".conformance/runs/*/cells.jsonl")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    time.sleep(1.0)
+    assert process.poll() is None
+    return process, *stored_runs(folder)
+
+
+@pytest.mark.parametrize(("number", "both"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_while_nobody_reads_what_it_prints(tmp_path, nearly_full, number, both):
+    process, stored = stuck(tmp_path, nearly_full, nearly_full if both else subprocess.DEVNULL)
+    began = time.monotonic()
+    process.send_signal(number)
+    assert process.wait(SECONDS + PATIENCE) == 2
+    assert time.monotonic() - began < SECONDS + 2
+    assert "1 cell: 1 pass" in conformance(tmp_path, "show", str(stored))[1]
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path, nearly_full):
+    process, stored = stuck(tmp_path, nearly_full, nearly_full)
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.0)  # it still tries to say what is judged
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(2.0) == 2
+    assert "1 cell: 1 pass" in conformance(tmp_path, "show", str(stored))[1]
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.3, 1.0])

@@ -163,7 +163,7 @@ LACKING = """
 import json, os, signal, socket, subprocess, sys
 for where, names in (
     (os, "fork setsid killpg getpgid getsid waitid setpgid memfd_create"),
-    (signal, "SIGKILL SIGSTOP SIGHUP SIGALRM SIGCHLD setitimer set_wakeup_fd"),
+    (signal, "SIGKILL SIGSTOP SIGHUP SIGALRM SIGCHLD setitimer"),
     (socket, "AF_UNIX SOCK_SEQPACKET send_fds"),
 ):
     for name in names.split():

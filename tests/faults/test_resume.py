@@ -89,7 +89,7 @@ def planned_at(*places, **modes):
         (planned_at(FILE, FILE), ["/their nets.py"]),
         (planned_at(FILE, mode=MODULE), ["/their nets.py", "their.module"]),
         (planned_at(SAVED, LIBRARY), ["/their.pt", "timm:test_vit?size=64"]),
-        (planned_at(WITH_OTHERS), ["/their.pt", "/call.pt", "/main.py"]),
+        (planned_at(WITH_OTHERS), ["/their.pt", "/call.pt", "/main.py", "--trust"]),
         (planned_at(HELD), ["/their.pt", "/new.py", "their.nets:Net"]),
         (planned_at(SpecLocation("zoo.models.mlp", file="/their.py")), ["/their.py"]),
         (planned_at(SpecLocation()), [""]),
@@ -100,7 +100,9 @@ def test_a_plan_executes_only_what_is_named_and_the_printed_command_names_it(tmp
     assert shlex.split(resuming.command(tmp_path, plan)) == ["conformance", "run", *named, "--resume", str(tmp_path)]
     resuming.refuse_unnamed(tmp_path, plan, named, "again")
     for left_out in named:
-        with pytest.raises(UsageError, match=re.escape(f"{tmp_path} would execute {left_out}; name its sources")):
+        told = f"{tmp_path} would execute {left_out}; name its sources"
+        told = f"what {tmp_path} names may run code when it is opened" if left_out == resuming.TRUST else told
+        with pytest.raises(UsageError, match=re.escape(told)):
             resuming.refuse_unnamed(tmp_path, plan, [name for name in named if name != left_out], "again")
     with pytest.raises(UsageError, match=r"has no source other\.py there; want again"):
         resuming.refuse_unnamed(tmp_path, plan, [*named, "other.py"], "again")

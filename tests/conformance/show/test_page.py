@@ -145,7 +145,7 @@ def test_the_scripts_know_each_number_and_red_cells_come_first_if_room_is_scarce
             SpecLocation("nets", own=OwnModel(thing="Net", inputs=("2,3", "m=4"), training="eval")),
             ["conformance run nets:Net --input 2,3 --input m=4 --eval", "nets:Net::", "nets"],
         ),
-        (SpecLocation("nets", own=OwnModel(thing="Net", call="/call")), ["", "nets:Net::", "nets", "/call"]),
+        (SpecLocation("nets", own=OwnModel(thing="Net", call="/call")), ["", "nets:Net::", "nets", "/call", "--trust"]),
     ],
 )
 def test_a_cell_has_the_commands_that_judge_it_again(location, words):
