@@ -1,15 +1,19 @@
 """Opens a saved model: a TorchScript archive, an exported program, or whatever `torch.save` has pickled.
 
-A pickle runs what it likes. So does an exported program: torch unpickles parts of it, and evaluates its expressions.
+A pickle runs what it likes. So may an exported program: torch unpickles parts of it, and evaluates its expressions.
 """
 
+import ast
+import json
+import os
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -44,7 +48,7 @@ def _loader(path: Path, *, trusted: bool) -> Callable[[str], Any]:
     if held.intersection(SCRIPTED):
         return partial(torch.jit.load, map_location="cpu")  # TorchScript reads no pickle but its own
     if not trusted:
-        return _refuse_program if held.intersection(EXPORTED) else _load_plain
+        return _load_program if held.intersection(EXPORTED) else _load_plain
     return torch.export.load if held.intersection(EXPORTED) else _load_pickle
 
 
@@ -74,10 +78,6 @@ def _read(load: Callable[[str], Any], path: str) -> Any:
         ) from problem
     except Exception as problem:  # the file may hold anything
         raise UsageError(f"{path} is no model that this torch can read: {describe_error(problem)}") from problem
-
-
-def _refuse_program(path: str) -> Any:
-    raise UsageError(f"{path} is an exported program, which {RUNS}; {TRUST}")
 
 
 def _load_plain(path: str) -> Any:
@@ -124,3 +124,92 @@ def _has_tensors(found: Any) -> bool:
     """Whether it is a dictionary with tensors, such as a `state_dict`, or one that holds such a dictionary."""
     parts = found.values() if isinstance(found, Mapping) else ()
     return any(isinstance(part, torch.Tensor) or _has_tensors(part) for part in parts)
+
+
+# An exported program needs no trust if it names nothing but ops, sizes and plain data. Whatever else a version of torch
+# may read into one is refused.
+
+PARTS = re.compile(r"(?:weight|tensor)_\d+|\w+\.(?:json|pt)|archive_\w+|version|byteorder|serialization_id")
+OPS = re.compile(r"torch\.ops(?:\.\w+)+|torch\.(?:_?sym|ops)_\w+|math\.\w+|_operator\.(?!call|\w*getter|\w*caller)\w+")
+IMPORTS = re.compile("defaultdict|fqn")  # what torch imports to make a container again
+ARITHMETIC = (
+    *(
+        ast.Expression,
+        ast.BinOp,
+        ast.UnaryOp,
+        ast.BoolOp,
+        ast.Compare,
+        ast.operator,
+        ast.unaryop,
+        ast.boolop,
+        ast.cmpop,
+    ),
+    *(ast.Call, ast.keyword, ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.expr_context),
+)
+CALLED = re.compile(r"[A-Z]\w*|abs|ceil|ceiling|floor|max|min|pow|round|sqrt|size|stride|storage_offset")
+WORD = re.compile(r"(?!__)\w*(?:\.\w+)*")
+
+
+def _load_program(path: str) -> Any:
+    """Read an exported program that runs no code."""
+    if not _is_plain(path):
+        raise UsageError(f"{path} is an exported program that names more than ops and sizes, so it {RUNS}; {TRUST}")
+    with mock.patch.dict(os.environ, TORCH_FORCE_WEIGHTS_ONLY_LOAD="1", TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="0"):
+        try:
+            return torch.export.load(path)
+        except pickle.UnpicklingError as problem:
+            names = one_line(", ".join(ASKED.findall(str(problem))[:1]) or problem, LONGEST_KEY)
+            raise UsageError(f"{path} {RUNS}: it asks for {names}; {TRUST}") from problem
+
+
+def _is_plain(path: str) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        if len(set(names)) < len(names) or not all(PARTS.fullmatch(name.rpartition("/")[2]) for name in names):
+            return False
+        texts = (json.loads(archive.read(name)) for name in names if name.endswith(".json"))
+        return all(CHECKS.get(key, bool)(text) for tree in texts for key, text in _strings(tree) if text)
+
+
+def _strings(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """The texts of a JSON document, each with the nearest key above it."""
+    if isinstance(tree, dict):
+        for name, part in tree.items():
+            yield from _strings(part, name)
+    elif isinstance(tree, list):
+        for part in tree:
+            yield from _strings(part, key)
+    elif isinstance(tree, str):
+        yield key, tree
+
+
+def _is_arithmetic(text: str) -> bool:
+    """Whether a text is an expression of numbers, symbols and sizes, which calls nothing else."""
+    try:
+        nodes = [*ast.walk(ast.parse(text.strip(), mode="eval"))]
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return all(isinstance(node, ARITHMETIC) and all(map(_is_harmless, _words(node))) for node in nodes)
+
+
+def _words(node: ast.AST) -> Iterator[tuple[re.Pattern[str], str]]:
+    """The words of a node, each with the pattern that it has to match."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)):
+        yield WORD, str(node.value)
+    elif isinstance(node, (ast.Name, ast.Attribute)):
+        yield WORD, node.id if isinstance(node, ast.Name) else node.attr
+    elif isinstance(node, ast.Call):
+        yield CALLED, getattr(node.func, "id", getattr(node.func, "attr", ""))
+
+
+def _is_harmless(word: tuple[re.Pattern[str], str]) -> bool:
+    return word[0].fullmatch(word[1]) is not None
+
+
+CHECKS: dict[str, Callable[[str], object]] = {
+    "target": OPS.fullmatch,
+    "path_name": PARTS.fullmatch,
+    "expr_str": _is_arithmetic,
+    "guards_code": _is_arithmetic,
+    **dict.fromkeys(("in_spec", "out_spec"), lambda text: not IMPORTS.search(text)),
+}

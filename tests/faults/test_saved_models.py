@@ -1,6 +1,7 @@
 """A file of a model runs code when it is opened only if a person trusts it; a run that was trusted can be repeated."""
 
 import io
+import json
 import os
 import re
 import zipfile
@@ -13,6 +14,7 @@ from harness.own_models import Net
 
 import conformance as public
 from conformance.errors import UsageError
+from conformance.own import saved
 from conformance.own.saved import builder
 
 X = torch.ones(3, 4)
@@ -73,6 +75,12 @@ def with_expressions(archive, mark):
     return with_parts(archive, changed)
 
 
+def with_guards(archive, mark):
+    """An exported program with code in place of the guards of its sizes."""
+    code = b'"guards_code": ' + json.dumps([f"__import__('os').mkdir('{mark}')"]).encode()
+    return with_parts(archive, lambda _, held: re.sub(rb'"guards_code": \[("[^"]*"(, )?)*\]', code, held))
+
+
 def with_both(archive, evil):
     """An archive that is also one of `torch.save`."""
     file = io.BytesIO(archive)
@@ -119,7 +127,64 @@ def test_no_file_runs_code_unless_it_is_trusted(tmp_path, name):
     assert mark.exists() == runs  # else this test sees nothing
 
 
+CHANGES = {
+    "guards": lambda archive: with_guards(archive, "mark"),
+    "a function": lambda archive: with_parts(
+        archive, lambda _, held: held.replace(b"torch.ops.aten.tanh.default", b"torch.os.system")
+    ),
+    "a container": lambda archive: with_parts(
+        archive,
+        lambda _, held: held.replace(b'{\\"type\\": \\"builtins.tuple', b'{\\"type\\": \\"collections.defaultdict'),
+    ),
+    "another part": lambda archive: with_another(archive, "net/data/constants/custom_obj_0"),
+    "a part twice": lambda archive: with_another(archive, "version"),
+}
+
+
+def with_another(archive, name):
+    """An archive with one more part."""
+    file = io.BytesIO(archive)
+    with zipfile.ZipFile(file, "a") as held:
+        known = {old.rpartition("/")[2]: old for old in held.namelist()}
+        held.writestr(known.get(name, name), b"")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_program_that_names_more_than_ops_and_sizes_needs_trust(tmp_path, name):
+    before = exported()
+    after = CHANGES[name](before)
+    if after == before:
+        pytest.skip("this torch writes none of it")
+    (tmp_path / "net.pt2").write_bytes(after)
+    assert "is an exported program that names more than ops and sizes" in open_file(tmp_path / "net.pt2", trusted=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "harmless"),
+    [
+        ("2*s0 + Max(1, floor(s1/2))", True),
+        ("Mul(Integer(2), Symbol('s69', positive=True, integer=True))", True),
+        ("L['x'].size()[1] != max(1, L['d']['y'].size()[1] // 2)", True),
+        ("open('x')", False),
+        ("S('open(1)')", False),
+        ("().__class__", False),
+        ("(lambda: 0)()", False),
+        ("Symbol('s')('x')", False),
+        ("[s for s in s0]", False),
+        ("f'{s0}'", False),
+        ("s0 s1", False),
+    ],
+)
+def test_an_expression_of_sizes_calls_nothing_else(text, harmless):
+    assert saved._is_arithmetic(text) == harmless
+
+
 def test_what_runs_no_code_needs_no_trust(tmp_path):
+    (tmp_path / "net.pt2").write_bytes(exported())
+    program = open_file(tmp_path / "net.pt2", trusted=False)
+    assert torch.equal(program.module()(X), torch.export.load(tmp_path / "net.pt2").module()(X))
     (tmp_path / "net.pt").write_bytes(scripted())
     assert isinstance(open_file(tmp_path / "net.pt", trusted=False), torch.jit.ScriptModule)
     (tmp_path / "weights.pt").write_bytes(pickled(Net().state_dict()))
