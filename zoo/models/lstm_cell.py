@@ -171,6 +171,7 @@ def _scale(cell: type[nn.Module]) -> Scale:
 
 
 def _build(cell: type[nn.Module], input_size: int = 5, hidden_size: int = 6) -> Recurrence:
+    want_sizes(cell.__name__, input_size=input_size, hidden_size=hidden_size)
     return Recurrence(cell(input_size, hidden_size))
 
 
