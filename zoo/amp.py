@@ -6,7 +6,7 @@ Source: PyTorch, "Automatic Mixed Precision examples". The files of `zoo.trainin
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -86,6 +86,56 @@ def want_batch(function: str, batch: Sequence[Tensor], hint: str = "") -> None:
     want_tensors(function, **{f"batch[{i}]": tensor for i, tensor in enumerate(batch)})
 
 
+def want_loss(function: str, loss: object) -> None:
+    """Check what a loss function returned: a floating scalar that depends on a parameter.
+
+    Raises:
+        TypeError, ValueError: it is something else; the message says what.
+
+    >>> want_loss("train", torch.ones(4))
+    Traceback (most recent call last):
+    ValueError: train: loss_fn must return a scalar, such as a mean over the samples, got shape [4]
+    """
+    if not isinstance(loss, Tensor) or not loss.is_floating_point():
+        got = loss.dtype if isinstance(loss, Tensor) else type(loss).__name__
+        raise TypeError(f"{function}: loss_fn must return a floating tensor, got {got}")
+    if loss.dim():
+        raise ValueError(
+            f"{function}: loss_fn must return a scalar, such as a mean over the samples, got shape {list(loss.shape)}"
+        )
+    if not loss.requires_grad:
+        raise ValueError(f"{function}: the loss must depend on a parameter, got one that requires no gradient")
+
+
+def want_gradients(function: str, argument: str, gradients: Iterable[Tensor | None]) -> None:
+    """Check that the loss depends on a parameter of an optimizer: one of their gradients is not None.
+
+    Raises:
+        ValueError: the optimizer would change nothing; the message names it by `argument`.
+
+    >>> want_gradients("train", "optimizer", [None, None])
+    Traceback (most recent call last):
+    ValueError: train: optimizer must hold a parameter that the loss depends on; make it of model.parameters()
+    """
+    if all(gradient is None for gradient in gradients):
+        raise ValueError(
+            f"{function}: {argument} must hold a parameter that the loss depends on; make it of model.parameters()"
+        )
+
+
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """Return the parameters of all groups of an optimizer.
+
+    Raises:
+        TypeError: `optimizer` is no optimizer.
+
+    >>> parameters_of(torch.optim.SGD([torch.ones(1)]))
+    [tensor([1.])]
+    """
+    want_instances("parameters_of", Optimizer, optimizer=optimizer)
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def device_of(optimizer: Optimizer) -> torch.device:
     """Return the device of the first parameter of an optimizer.
 
@@ -96,8 +146,7 @@ def device_of(optimizer: Optimizer) -> torch.device:
     device(type='cpu')
     """
     want_instances("device_of", Optimizer, optimizer=optimizer)
-    device: torch.device = optimizer.param_groups[0]["params"][0].device
-    return device
+    return parameters_of(optimizer)[0].device
 
 
 def autocast(precision: str, device_type: str) -> contextlib.AbstractContextManager[Any]:
@@ -134,7 +183,7 @@ def unscale_and_step(optimizer: Optimizer, scaler: GradScaler, clip: float | Non
     want_instances("unscale_and_step", GradScaler, scaler=scaler)
     if clip is not None:
         _want_norm("unscale_and_step", clip)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = parameters_of(optimizer)
     gradients = [p.grad for p in parameters if p.grad is not None]
     scaler.unscale_(optimizer)
     finite = _are_finite(gradients)

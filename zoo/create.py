@@ -32,7 +32,7 @@ def create_model(name: str, *, seed: int | None = None, device: torch.device | s
 
     Raises:
         UnknownModelError: there is no such model.
-        TypeError: the entry takes no such argument (the message lists those that it takes), or another argument has the wrong type.
+        TypeError: the entry takes no such argument (the message lists those that it takes), or one has the wrong type.
         ValueError: torch has no such device here.
 
     >>> import torch, zoo

@@ -136,8 +136,8 @@ LOADER = DataLoader(data(), batch_size=8)
     ("changes", "message"),
     [
         ({"loader": net()}, "loader must give batches, got Sequential"),
-        ({"loader": []}, "loader gave no batch"),
-        ({"loader": DataLoader(data(0))}, "loader gave no batch"),
+        ({"loader": []}, "loader gave no batch in epoch 1"),
+        ({"loader": DataLoader(data(0))}, "loader gave no batch in epoch 1"),
         ({"loader": [torch.ones(8)]}, "batch must be a tuple of tensors, first inputs, last the target, got Tensor"),
         ({"loader": [[[1.0], torch.ones(1)]]}, r"batch\[0\] must be a tensor, got list"),
         ({"loader": [(torch.ones(8), torch.tensor(1.0))]}, r"the target of a batch must have shape .*, got \[\]"),

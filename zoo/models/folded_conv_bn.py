@@ -261,7 +261,7 @@ CONV_THEN_BN = Spec(
 FOLDED = replace(
     CONV_THEN_BN,
     name="folded_conv_bn",
-    summary="conv_then_bn as one convolution, with the norm folded into its weight and bias",
+    summary="`conv_then_bn` as one convolution, with the norm folded into its weight and bias",
     formula="y = (s W) ∗ x + s (b − mean) + β, s = γ / sqrt(var + eps)",
     build=partial(_build, FoldedConvNorm),
     twin="conv_then_bn",
@@ -280,7 +280,7 @@ FOLDED = replace(
 GROUPED = replace(
     FOLDED,
     name="folded_grouped_conv_bn",
-    summary="folded_conv_bn with two groups of channels",
+    summary="`folded_conv_bn` with two groups of channels",
     build=partial(_build, FoldedConvNorm, groups=2),
     twin="",
     scale=_scale(FoldedConvNorm, groups=2),

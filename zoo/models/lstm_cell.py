@@ -226,7 +226,7 @@ WRITTEN_OUT = Spec(
 NATIVE = replace(
     WRITTEN_OUT,
     name="lstm_cell_native",
-    summary="torch.nn.LSTMCell, run over a sequence",
+    summary="`torch.nn.LSTMCell`, run over a sequence",
     build=partial(_build, nn.LSTMCell),
     error_inputs=(NO_STEPS,),
     dtypes={f"output[{i}]": {"cpu": "input", "cuda": "follows"} for i in range(3)},  # autocast casts it on CUDA alone

@@ -61,7 +61,9 @@ class Merge(nn.Module):
         name = type(self).__name__
         want_sizes(name, in_features1=in_features1, in_features2=in_features2, out_features=out_features)
         if not (activation is None or callable(activation)):
-            raise TypeError(f"{name}: activation must be a module, its class, a function or None, got {type(activation).__name__}")
+            raise TypeError(
+                f"{name}: activation must be a module, its class, a function or None, got {type(activation).__name__}"
+            )
         self.in_features1 = in_features1
         self.in_features2 = in_features2
         self.linear1 = nn.Linear(in_features1, out_features)

@@ -16,8 +16,19 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 
-from zoo.amp import AUTOCAST, Health, autocast, device_of, unscale_and_step, want_batch, want_step
-from zoo.arguments import want_callables, want_instances, want_sizes, want_tensors
+from zoo.amp import (
+    AUTOCAST,
+    Health,
+    autocast,
+    device_of,
+    parameters_of,
+    unscale_and_step,
+    want_batch,
+    want_gradients,
+    want_loss,
+    want_step,
+)
+from zoo.arguments import want_callables, want_floating, want_instances, want_sizes, want_tensors
 from zoo.case import Case
 from zoo.models.mlp import mlp
 from zoo.spec import Spec
@@ -74,7 +85,8 @@ def train_step(  # noqa: PLR0913 -- a step needs all of them
 
     Raises:
         TypeError: an argument has the wrong type, such as a list for a tensor of the batch.
-        ValueError: `precision` is unknown, "amp_fp16" has no scaler, or `clip` is not positive.
+        ValueError: `precision` is unknown, "amp_fp16" has no scaler, `clip` is not positive, the loss is no scalar, or
+            it depends on no parameter of the optimizer.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = SGD(model.parameters(), lr=0.1)
@@ -91,7 +103,9 @@ def train_step(  # noqa: PLR0913 -- a step needs all of them
     optimizer.zero_grad()
     with autocast(precision, device_type):
         loss = loss_fn(model(*inputs), target)
+    want_loss("train_step", loss)
     scaler.scale(loss).backward()
+    want_gradients("train_step", "optimizer", (p.grad for p in parameters_of(optimizer)))
     finite = unscale_and_step(optimizer, scaler, clip)
     scaler.update()
     return Step(loss.detach(), skipped=not finite)
@@ -169,15 +183,21 @@ def fit(  # noqa: PLR0913 -- a step needs them
 
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
-    """Compute the mean of (output − target)², in the dtype of the target.
+    """Compute the mean of (output − target)², in the dtype of the target; both have one shape.
 
     Raises:
-        TypeError: an argument is not a tensor.
+        TypeError: an argument is not a tensor, or does not hold floating-point numbers.
+        ValueError: the shapes differ: a mean over a broadcast is the error of no sample.
 
     >>> squared_error(torch.ones(4, dtype=torch.bfloat16), torch.tensor([1.0, 1.0, 1.0, 3.0]))
     tensor(1.)
     """
-    want_tensors("squared_error", output=output, target=target)
+    want_floating("squared_error", "output", output)
+    want_floating("squared_error", "target", target)
+    if output.shape != target.shape:
+        raise ValueError(
+            f"squared_error: target must have the shape of output, {list(output.shape)}, got {list(target.shape)}"
+        )
     return (output.to(target.dtype) - target).square().mean()
 
 
