@@ -56,12 +56,12 @@ class Trainer(nn.Module):
 
 
 def _want_inputs(fit: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
-    places = list(inspect.signature(fit).parameters.values())[3:]  # behind the call, the model and the precision
-    if any(place.kind is place.VAR_POSITIONAL for place in places):
-        return
-    least = sum(place.default is place.empty for place in places)
-    if not least <= len(inputs) <= len(places):
-        names = ", ".join(place.name for place in places)
-        raise TypeError(f"Trainer: inputs must be {names}, got {len(inputs)} of them")
-    tensors = {p.name: value for p, value in zip(places, inputs, strict=False) if p.annotation in (Tensor, "Tensor")}
-    want_tensors("Trainer", **tensors)
+    form = inspect.signature(fit)
+    try:
+        given = form.bind(None, None, "fp32", *inputs).arguments
+    except TypeError:
+        names = ", ".join(list(form.parameters)[3:]) or "none"  # behind the call, the model and the precision
+        raise TypeError(f"Trainer: inputs must be {names}, got {len(inputs)} of them") from None
+    places = [form.parameters[name] for name in given]
+    tensors = [p.name for p in places if p.annotation in (Tensor, "Tensor") and p.kind is not p.VAR_POSITIONAL]
+    want_tensors("Trainer", **{name: given[name] for name in tensors})

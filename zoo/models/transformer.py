@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -240,7 +241,14 @@ def _scale(attention: type[CausalSelfAttention], norm: type[RMSNormByHand | nn.R
     )
 
 
-SIZES = {"vocab_size": 13, "embed_dim": 16, "num_heads": 2, "num_layers": 1, "hidden_dim": 24, "padding_idx": PADDING}
+SIZES: dict[str, Any] = {
+    "vocab_size": 13,
+    "embed_dim": 16,
+    "num_heads": 2,
+    "num_layers": 1,
+    "hidden_dim": 24,
+    "padding_idx": PADDING,
+}
 
 # one block and few cases: to compile a case cold takes ten seconds or more of a core
 SPEC = Spec(

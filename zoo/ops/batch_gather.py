@@ -92,10 +92,9 @@ def batch_gather_scripted(tensor: Tensor, index: Tensor) -> Tensor:
             [21, 21]])
     """
     _check("batch_gather_scripted", tensor, index)
-    if not torch.jit.is_scripting():  # type: ignore[attr-defined]  # noqa: SIM102 -- TorchScript cannot read the second
-        if not torch.compiler.is_compiling():
-            gathered: Tensor = _scripted_loop()(tensor, index)
-            return gathered
+    if not torch.jit.is_scripting() and not torch.compiler.is_compiling():  # type: ignore[attr-defined]
+        gathered: Tensor = _scripted_loop()(tensor, index)
+        return gathered
     return _loop(tensor, index)
 
 
