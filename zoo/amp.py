@@ -6,7 +6,7 @@ Source: PyTorch, "Automatic Mixed Precision examples". The files of `zoo.trainin
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -107,22 +107,6 @@ def want_loss(function: str, loss: object) -> None:
         raise ValueError(f"{function}: the loss must depend on a parameter, got one that requires no gradient")
 
 
-def want_gradients(function: str, argument: str, gradients: Iterable[Tensor | None]) -> None:
-    """Check that the loss depends on a parameter of an optimizer: one of their gradients is not None.
-
-    Raises:
-        ValueError: the optimizer would change nothing; the message names it by `argument`.
-
-    >>> want_gradients("train", "optimizer", [None, None])
-    Traceback (most recent call last):
-    ValueError: train: optimizer must hold a parameter that the loss depends on; make it of model.parameters()
-    """
-    if all(gradient is None for gradient in gradients):
-        raise ValueError(
-            f"{function}: {argument} must hold a parameter that the loss depends on; make it of model.parameters()"
-        )
-
-
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     """Return the parameters of all groups of an optimizer.
 
@@ -163,6 +147,36 @@ def autocast(precision: str, device_type: str) -> contextlib.AbstractContextMana
     want_string("autocast", device_type=device_type)
     dtype = AUTOCAST[precision]
     return contextlib.nullcontext() if dtype is None else torch.autocast(device_type, dtype=dtype)
+
+
+def backward(function: str, loss: Any, scaler: GradScaler, **optimizers: Optimizer) -> None:
+    """Compute the scaled gradients of a loss, and check that every optimizer has got one.
+
+    Args:
+        function: the function that trains, for the error.
+        loss: what the loss function has returned.
+        scaler: scales the loss.
+        optimizers: by the names of their arguments, for the error.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong type, the loss is no scalar as in `want_loss`, or it depends on
+            no parameter of an optimizer, which would so change nothing.
+
+    >>> weight, other = (torch.ones((), requires_grad=True) for _ in range(2))
+    >>> backward("train", 2 * weight, GradScaler("cpu", enabled=False), optimizer=torch.optim.SGD([other]))
+    Traceback (most recent call last):
+    ValueError: train: optimizer must hold a parameter that the loss depends on; make it of model.parameters()
+    """
+    want_string("backward", function=function)
+    want_instances("backward", GradScaler, scaler=scaler)
+    want_instances("backward", Optimizer, **optimizers)
+    want_loss(function, loss)
+    scaler.scale(loss).backward()
+    for argument, optimizer in optimizers.items():
+        if all(parameter.grad is None for parameter in parameters_of(optimizer)):
+            raise ValueError(
+                f"{function}: {argument} must hold a parameter that the loss depends on; make it of model.parameters()"
+            )
 
 
 def unscale_and_step(optimizer: Optimizer, scaler: GradScaler, clip: float | None = None) -> bool:

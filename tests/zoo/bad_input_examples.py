@@ -50,6 +50,7 @@ RESULTS = {
 EXAMPLES = {
     "zoo.amp.Health": {"function": "train", "scaler": SCALER},
     "zoo.amp.autocast": {"precision": "amp_bf16", "device_type": "cpu"},
+    "zoo.amp.backward": {"function": "train", "loss": NET(X).sum(), "scaler": SCALER},
     "zoo.amp.device_of": {"optimizer": OPTIMIZER},
     "zoo.amp.parameters_of": {"optimizer": OPTIMIZER},
     "zoo.amp.unscale_and_step": {"optimizer": OPTIMIZER, "scaler": SCALER},

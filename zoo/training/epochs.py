@@ -22,17 +22,7 @@ from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, ReduceLROnPlate
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
-from zoo.amp import (
-    Health,
-    autocast,
-    device_of,
-    parameters_of,
-    unscale_and_step,
-    want_batch,
-    want_gradients,
-    want_loss,
-    want_step,
-)
+from zoo.amp import Health, autocast, backward, device_of, unscale_and_step, want_batch, want_loss, want_step
 from zoo.arguments import want_callables, want_numbers, want_sizes
 from zoo.case import Case
 from zoo.models.mlp import mlp
@@ -179,9 +169,8 @@ def _step(  # noqa: PLR0913 -- a step needs all of them
                 loss = loss_fn(model(*inputs), target)
                 want_loss("train", loss)
                 loss = loss * (len(target) / samples)
-            scaler.scale(loss).backward()
+            backward("train", loss, scaler, optimizer=optimizer)
         losses.append(loss.detach())
-    want_gradients("train", "optimizer", (p.grad for p in parameters_of(optimizer)))
     finite = unscale_and_step(optimizer, scaler, clip)
     scaler.update()
     return Step(_mean_of_ranks(model, torch.stack(losses).sum()), skipped=not finite)

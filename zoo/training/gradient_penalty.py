@@ -15,16 +15,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 
-from zoo.amp import (
-    autocast,
-    device_of,
-    parameters_of,
-    unscale_and_step,
-    want_batch,
-    want_gradients,
-    want_loss,
-    want_step,
-)
+from zoo.amp import autocast, backward, device_of, parameters_of, unscale_and_step, want_batch, want_loss, want_step
 from zoo.arguments import want_numbers
 from zoo.case import Case
 from zoo.expect import Expect
@@ -85,11 +76,10 @@ def penalised_step(  # noqa: PLR0913 -- a step needs all of them
         loss = loss_fn(model(*inputs), target)
     want_loss("penalised_step", loss)
     scaled = torch.autograd.grad(scaler.scale(loss), parameters, create_graph=True, allow_unused=True)
-    want_gradients("penalised_step", "optimizer", scaled)
     gradients = [gradient / scaler.get_scale() for gradient in scaled if gradient is not None]
     with autocast(precision, device_type):
-        loss = loss + penalty * torch.stack([gradient.square().sum() for gradient in gradients]).sum()
-    scaler.scale(loss).backward()
+        loss = loss + penalty * sum(gradient.square().sum() for gradient in gradients)
+    backward("penalised_step", loss, scaler, optimizer=optimizer)
     finite = unscale_and_step(optimizer, scaler, clip)
     scaler.update()
     return Step(loss.detach(), skipped=not finite)

@@ -16,16 +16,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import SGD, Adam, Optimizer
 
-from zoo.amp import (
-    autocast,
-    device_of,
-    parameters_of,
-    unscale_and_step,
-    want_batch,
-    want_gradients,
-    want_loss,
-    want_step,
-)
+from zoo.amp import autocast, backward, device_of, parameters_of, unscale_and_step, want_batch, want_loss, want_step
 from zoo.arguments import want_tensors
 from zoo.case import Case
 from zoo.models.mlp import mlp
@@ -99,10 +90,8 @@ def several_losses_step(  # noqa: PLR0913 -- a step needs all of them
     for loss in each:
         want_loss("several_losses_step", loss)
     losses = torch.stack(each)
-    scaler.scale(losses.sum()).backward()
-    for number, optimizer in enumerate(optimizers):
-        gradients = (p.grad for p in parameters_of(optimizer))
-        want_gradients("several_losses_step", f"optimizers[{number}]", gradients)
+    named_optimizers = {f"optimizers[{i}]": optimizer for i, optimizer in enumerate(optimizers)}
+    backward("several_losses_step", losses.sum(), scaler, **named_optimizers)
     skipped = tuple(not unscale_and_step(optimizer, scaler, clip) for optimizer in optimizers)
     scaler.update()
     return SeveralSteps(losses.detach(), skipped)

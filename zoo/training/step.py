@@ -16,18 +16,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 
-from zoo.amp import (
-    AUTOCAST,
-    Health,
-    autocast,
-    device_of,
-    parameters_of,
-    unscale_and_step,
-    want_batch,
-    want_gradients,
-    want_loss,
-    want_step,
-)
+from zoo.amp import AUTOCAST, Health, autocast, backward, device_of, unscale_and_step, want_batch, want_step
 from zoo.arguments import want_callables, want_floating, want_instances, want_sizes, want_tensors
 from zoo.case import Case
 from zoo.models.mlp import mlp
@@ -73,6 +62,8 @@ def train_step(  # noqa: PLR0913 -- a step needs all of them
 ) -> Step:
     """Take one step of `optimizer` on one batch.
 
+    The entry of this name is another thing: 12 steps on `mlp`.
+
     Args:
         model: maps the inputs of the batch to an output; eager, scripted or compiled.
         loss_fn: called as loss_fn(output, target); returns a scalar.
@@ -103,9 +94,7 @@ def train_step(  # noqa: PLR0913 -- a step needs all of them
     optimizer.zero_grad()
     with autocast(precision, device_type):
         loss = loss_fn(model(*inputs), target)
-    want_loss("train_step", loss)
-    scaler.scale(loss).backward()
-    want_gradients("train_step", "optimizer", (p.grad for p in parameters_of(optimizer)))
+    backward("train_step", loss, scaler, optimizer=optimizer)
     finite = unscale_and_step(optimizer, scaler, clip)
     scaler.update()
     return Step(loss.detach(), skipped=not finite)
