@@ -16,16 +16,6 @@ from zoo.models import Merge
 NAMES = [*zoo.list_models(), *zoo.list_models(module="counterexamples")]
 OWN = (nn.Module, torch.Tensor, torch.Generator, list, dict, set)  # what no two models may share
 OF_CREATE = ("seed", "device")
-CALLED_IN_EAGER = [
-    name
-    for name in zoo.list_models()
-    if not any(
-        e.outcome in ("refuses", "ERROR") and e.concerns("eager", "fp32", "cpu", torch.__version__)
-        for e in zoo.get_spec(name).expectations
-    )
-]
-
-
 PARTS = (  # what a thing of a kind consists of; the first kind that fits counts
     (torch.Tensor, lambda _: ()),
     (torch.jit.ScriptModule, lambda m: (*m.modules(), *m.parameters(), *m.buffers())),  # the rest is torch's own
@@ -122,7 +112,7 @@ def bad_calls(args):
                 yield (*args[:place], bad, *args[place + 1 :]), {}
 
 
-@pytest.mark.parametrize("name", CALLED_IN_EAGER)
+@pytest.mark.parametrize("name", zoo.list_models())
 def test_a_call_with_something_wrong_ends_in_one_line_or_works(name):
     """No error comes from inside: of a function that nobody knows, of an attribute, or of an assertion."""
     model, args = zoo.create_model(name, seed=0), zoo.example_inputs(name)
