@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -85,16 +87,22 @@ def _row(folder: str, spec: Spec) -> list[str]:
 
 
 def entries(folder: str) -> str:
-    """docs/zoo/FOLDER.md."""
-    head = f"# {TITLES[folder]}\n\n`python docs/build.py` writes this page from the specs.\n"
+    """docs/zoo/FOLDER.md: what the docstring of the folder says, then its entries."""
+    said = inspect.getdoc(_package(folder))
+    head = f"# {TITLES[folder]}\n\n{said}\n\n`python docs/build.py` writes this page from the specs.\n"
     return "\n".join([head, *map(_entry, _specs(folder))])
+
+
+def _package(folder: str) -> ModuleType:
+    return importlib.import_module(f"zoo.{folder}")
 
 
 def _entry(spec: Spec) -> str:
     wrong = home_of(spec.name).startswith("zoo.counterexamples")
     expected = "the matrix must find" if wrong else "diverges"
     lines = [
-        f"- {_made_by(spec)}",
+        f"- {'a `zoo.Trainer` of ' * (spec.fit is not None)}{_made_by(spec)}",
+        *_namesake(spec),
         *([f"- also named `{spec.alias}`"] if spec.alias else []),
         f"- computes: {escaped(spec.formula)}",
         f"- shapes: {escaped(spec.shapes)}",
@@ -124,6 +132,15 @@ def _made_by(spec: Spec) -> str:
     text = f"`{builder.__module__}.{builder.__qualname__}({', '.join(parts)})`"
     arguments = ", ".join(f"{key}={_value(value)}" for key, value in given.items())
     return f"{text}, built with `{arguments}`" if arguments else text
+
+
+def _namesake(spec: Spec) -> list[str]:
+    """A line that tells an entry from a function of its name which is not what the entry builds."""
+    package = _package(home_of(spec.name).split(".")[1])
+    other = getattr(package, spec.name, None)
+    if not inspect.isfunction(other) or other in (spec.build, spec.build()):
+        return []
+    return [f"- not the function `{package.__name__}.{spec.name}`: {inspect.getdoc(other).partition(chr(10))[0]}"]
 
 
 def _value(value: object) -> str:

@@ -86,6 +86,40 @@ def want_batch(function: str, batch: Sequence[Tensor], hint: str = "") -> None:
     want_tensors(function, **{f"batch[{i}]": tensor for i, tensor in enumerate(batch)})
 
 
+def want_loss(function: str, loss: object) -> None:
+    """Check what a loss function returned: a floating scalar that depends on a parameter.
+
+    Raises:
+        TypeError, ValueError: it is something else; the message says what.
+
+    >>> want_loss("train", torch.ones(4))
+    Traceback (most recent call last):
+    ValueError: train: loss_fn must return a scalar, such as a mean over the samples, got shape [4]
+    """
+    if not isinstance(loss, Tensor) or not loss.is_floating_point():
+        got = loss.dtype if isinstance(loss, Tensor) else type(loss).__name__
+        raise TypeError(f"{function}: loss_fn must return a floating tensor, got {got}")
+    if loss.dim():
+        raise ValueError(
+            f"{function}: loss_fn must return a scalar, such as a mean over the samples, got shape {list(loss.shape)}"
+        )
+    if not loss.requires_grad:
+        raise ValueError(f"{function}: the loss must depend on a parameter, got one that requires no gradient")
+
+
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """Return the parameters of all groups of an optimizer.
+
+    Raises:
+        TypeError: `optimizer` is no optimizer.
+
+    >>> parameters_of(torch.optim.SGD([torch.ones(1)]))
+    [tensor([1.])]
+    """
+    want_instances("parameters_of", Optimizer, optimizer=optimizer)
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def device_of(optimizer: Optimizer) -> torch.device:
     """Return the device of the first parameter of an optimizer.
 
@@ -96,8 +130,7 @@ def device_of(optimizer: Optimizer) -> torch.device:
     device(type='cpu')
     """
     want_instances("device_of", Optimizer, optimizer=optimizer)
-    device: torch.device = optimizer.param_groups[0]["params"][0].device
-    return device
+    return parameters_of(optimizer)[0].device
 
 
 def autocast(precision: str, device_type: str) -> contextlib.AbstractContextManager[Any]:
@@ -114,6 +147,36 @@ def autocast(precision: str, device_type: str) -> contextlib.AbstractContextMana
     want_string("autocast", device_type=device_type)
     dtype = AUTOCAST[precision]
     return contextlib.nullcontext() if dtype is None else torch.autocast(device_type, dtype=dtype)
+
+
+def backward(function: str, loss: Any, scaler: GradScaler, **optimizers: Optimizer) -> None:
+    """Compute the scaled gradients of a loss, and check that every optimizer has got one.
+
+    Args:
+        function: the function that trains, for the error.
+        loss: what the loss function has returned.
+        scaler: scales the loss.
+        optimizers: by the names of their arguments, for the error.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong type, the loss is no scalar as in `want_loss`, or it depends on
+            no parameter of an optimizer, which would so change nothing.
+
+    >>> weight, other = (torch.ones((), requires_grad=True) for _ in range(2))
+    >>> backward("train", 2 * weight, GradScaler("cpu", enabled=False), optimizer=torch.optim.SGD([other]))
+    Traceback (most recent call last):
+    ValueError: train: optimizer must hold a parameter that the loss depends on; make it of model.parameters()
+    """
+    want_string("backward", function=function)
+    want_instances("backward", GradScaler, scaler=scaler)
+    want_instances("backward", Optimizer, **optimizers)
+    want_loss(function, loss)
+    scaler.scale(loss).backward()
+    for argument, optimizer in optimizers.items():
+        if all(parameter.grad is None for parameter in parameters_of(optimizer)):
+            raise ValueError(
+                f"{function}: {argument} must hold a parameter that the loss depends on; make it of model.parameters()"
+            )
 
 
 def unscale_and_step(optimizer: Optimizer, scaler: GradScaler, clip: float | None = None) -> bool:
@@ -134,7 +197,7 @@ def unscale_and_step(optimizer: Optimizer, scaler: GradScaler, clip: float | Non
     want_instances("unscale_and_step", GradScaler, scaler=scaler)
     if clip is not None:
         _want_norm("unscale_and_step", clip)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = parameters_of(optimizer)
     gradients = [p.grad for p in parameters if p.grad is not None]
     scaler.unscale_(optimizer)
     finite = _are_finite(gradients)

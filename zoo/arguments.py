@@ -98,13 +98,31 @@ def want_numbers(function: str, **numbers: object) -> None:
     Raises:
         TypeError: one of them is not a number.
 
-    >>> want_numbers("batch_norm2d", eps="small")
+    >>> want_numbers("penalised_step", penalty="small")
     Traceback (most recent call last):
-    TypeError: batch_norm2d: eps must be a number, got str
+    TypeError: penalised_step: penalty must be a number, got str
     """
     for argument, value in numbers.items():
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise TypeError(f"{function}: {argument} must be a number, got {_kind(value)}")
+
+
+def want_floats(function: str, **floats: object) -> None:
+    """Check that every argument is a float. An integer in the place of an `eps` is often meant for a stride.
+
+    TorchScript casts an integer before any check.
+
+    Raises:
+        TypeError: one of them is not a float.
+
+    >>> want_floats("fused_conv_bn2d", eps=2)
+    Traceback (most recent call last):
+    TypeError: fused_conv_bn2d: eps must be a float, got int 2
+    """
+    for argument, value in floats.items():
+        if not isinstance(value, float):
+            shown = f" {value}" if isinstance(value, int) else ""
+            raise TypeError(f"{function}: {argument} must be a float, got {_kind(value)}{shown}")
 
 
 def want_paths(function: str, **paths: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import nn
 
 from zoo.arguments import want_integers, want_string
 from zoo.catalog import get_spec
-from zoo.spec import Model
+from zoo.spec import Model, Spec
 from zoo.trainer import Trainer
 
 
@@ -22,7 +23,8 @@ def create_model(name: str, *, seed: int | None = None, device: torch.device | s
         name: a name from `list_models()`, or a model at a size of its scale, such as "merge@256".
         seed: seed of the weights. None draws them from torch's global generator; a number leaves that generator alone.
         device: device of the parameters and buffers.
-        kwargs: passed on to the model's constructor; they replace the spec's own values.
+        kwargs: passed on to the model's constructor; they replace the spec's own values. No two models share a module,
+            a tensor or a generator that you do not pass to both.
 
     Returns:
         An `nn.Module`, or the function itself for an op or a custom Function; a scripted one if the entry is scripted,
@@ -30,7 +32,7 @@ def create_model(name: str, *, seed: int | None = None, device: torch.device | s
 
     Raises:
         UnknownModelError: there is no such model.
-        TypeError: the constructor has no such argument, or another argument has the wrong type.
+        TypeError: the entry takes no such argument (the message lists those that it takes), or one has the wrong type.
         ValueError: torch has no such device here.
 
     >>> import torch, zoo
@@ -44,6 +46,7 @@ def create_model(name: str, *, seed: int | None = None, device: torch.device | s
         want_integers("create_model", seed=seed)
     _want_device("create_model", device)
     spec = get_spec(name)
+    _want_taken(spec, kwargs)
     with contextlib.nullcontext() if seed is None else torch.random.fork_rng(devices=[]):
         if seed is not None:
             torch.manual_seed(seed)
@@ -52,6 +55,15 @@ def create_model(name: str, *, seed: int | None = None, device: torch.device | s
         return model
     model = model.to(device)
     return model if spec.fit is None else Trainer(model, spec.fit)
+
+
+def _want_taken(spec: Spec, given: dict[str, Any]) -> None:
+    places = inspect.signature(spec.build).parameters.values()
+    taken = [place.name for place in places if place.kind not in (place.POSITIONAL_ONLY, place.VAR_POSITIONAL)]
+    unknown = [repr(name) for name in given if name not in taken]
+    if unknown and not any(place.kind is place.VAR_KEYWORD for place in places):
+        takes = ", ".join(taken) or "no arguments: those of a call go to what create_model returns"
+        raise TypeError(f"create_model: {spec.name} has no argument {' and no '.join(unknown)}; it takes {takes}")
 
 
 def _want_device(function: str, device: object) -> None:

@@ -62,7 +62,8 @@ class Spec:
         formula: the mathematics in one line, for the catalogue in docs.
         shapes: shapes of inputs and outputs, such as "(batch, n), (n, m) → (batch, m)".
         build: returns the model, an `nn.Module` or a function. `zoo.create_model` passes keyword arguments on to
-            it. Weights are drawn from torch's global generator.
+            it. Weights are drawn from torch's global generator. Every call makes all parts of its model anew: give it
+            the class of a module, as in `partial(Net, activation=nn.ReLU)`, and not the module.
         cases: the inputs to try; at least one. The first is the typical one.
         initialise: changes a fresh module in place before the matrix judges it and `zoo.create_model` returns it. It
             sets weights, statistics or the training mode, for models whose initial values make a weak test.

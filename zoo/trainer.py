@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from zoo.amp import want_precision
-from zoo.arguments import want_callables, want_instances
+from zoo.arguments import want_callables, want_instances, want_tensors
 
 
 class Trainer(nn.Module):
@@ -46,7 +47,21 @@ class Trainer(nn.Module):
             precision: "fp32", "amp_fp16" or "amp_bf16".
 
         Raises:
+            TypeError: an input is missing, or too many, or no tensor where `fit` names a tensor; the message names it.
             TypeError, ValueError: the precision is no string, or unknown.
         """
         want_precision("Trainer", precision)
+        _want_inputs(self.fit, inputs)
         return self.fit(self.model, self.model, precision, *inputs)
+
+
+def _want_inputs(fit: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
+    form = inspect.signature(fit)
+    try:
+        given = form.bind(None, None, "fp32", *inputs).arguments
+    except TypeError:
+        names = ", ".join(list(form.parameters)[3:]) or "none"  # behind the call, the model and the precision
+        raise TypeError(f"Trainer: inputs must be {names}, got {len(inputs)} of them") from None
+    places = [form.parameters[name] for name in given]
+    tensors = [p.name for p in places if p.annotation in (Tensor, "Tensor") and p.kind is not p.VAR_POSITIONAL]
+    want_tensors("Trainer", **{name: given[name] for name in tensors})

@@ -50,7 +50,9 @@ RESULTS = {
 EXAMPLES = {
     "zoo.amp.Health": {"function": "train", "scaler": SCALER},
     "zoo.amp.autocast": {"precision": "amp_bf16", "device_type": "cpu"},
+    "zoo.amp.backward": {"function": "train", "loss": NET(X).sum(), "scaler": SCALER},
     "zoo.amp.device_of": {"optimizer": OPTIMIZER},
+    "zoo.amp.parameters_of": {"optimizer": OPTIMIZER},
     "zoo.amp.unscale_and_step": {"optimizer": OPTIMIZER, "scaler": SCALER},
     "zoo.autograd_graph.draw_graph": {"output": X.clone().requires_grad_().exp(), "params": {}},
     "zoo.autograd_graph.write_graph": {"path": "graph.svg", "output": X.clone().requires_grad_().exp(), "params": {}},

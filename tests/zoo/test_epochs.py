@@ -136,11 +136,15 @@ LOADER = DataLoader(data(), batch_size=8)
     ("changes", "message"),
     [
         ({"loader": net()}, "loader must give batches, got Sequential"),
-        ({"loader": []}, "loader gave no batch"),
-        ({"loader": DataLoader(data(0))}, "loader gave no batch"),
+        ({"loader": []}, "loader gave no batch in epoch 1"),
+        ({"loader": DataLoader(data(0))}, "loader gave no batch in epoch 1"),
         ({"loader": [torch.ones(8)]}, "batch must be a tuple of tensors, first inputs, last the target, got Tensor"),
         ({"loader": [[[1.0], torch.ones(1)]]}, r"batch\[0\] must be a tensor, got list"),
         ({"loader": [(torch.ones(8), torch.tensor(1.0))]}, r"the target of a batch must have shape .*, got \[\]"),
+        (
+            {"loader": (rows for rows in LOADER), "epochs": 2},
+            "loader must give its batches again in each of 2 epochs, as a DataLoader or a list does, got generator, .*",
+        ),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"precision": "half"}, "precision must be one of fp32, amp_fp16, amp_bf16, got 'half'"),
         ({"optimizer": None}, "optimizer must be a torch.optim.Optimizer, got NoneType"),

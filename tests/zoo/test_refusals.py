@@ -107,7 +107,7 @@ REFUSED = (  # what is called, its arguments, the error, and how its line goes o
     *((ClippedReLU, (2.0, v), ValueError, f"leak must lie in [0, 1], got {v}") for v in (-0.1, 1.5, NAN)),
     (seeded_mask, (X, torch.tensor(1), 2.0), ValueError, "p must lie in [0, 1], got 2.0"),
     (SeededDropout, (-0.1,), ValueError, "p must lie in [0, 1], got -0.1"),
-    (Merge, (5, 6, 10, "relu"), TypeError, "activation must be a module, a function or None, got str"),
+    (Merge, (5, 6, 10, "relu"), TypeError, "activation must be a module, its class, a function or None, got str"),
     *((f, (X, torch.tensor(0)), ValueError, "index must have shape (B, ...) with B = 2, got []") for f in GATHERS),
     *((f, (X[:, :0], LONG), IndexError, "index must lie in [0, 0)") for f in GATHERS),
     (row_sum, (LONG,), TypeError, "x must have a floating dtype, got torch.int64"),

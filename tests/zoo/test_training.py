@@ -16,6 +16,7 @@ from zoo.training import __main__ as command
 from zoo.training import checkerboard
 from zoo.training.activation_checkpointing import normed_net, run_segment
 from zoo.training.checkerboard import fit_checkerboard
+from zoo.training.epochs import train
 from zoo.training.gradient_penalty import penalised_step
 from zoo.training.several_losses import several_losses_step, size_of
 from zoo.training.step import squared_error, train_step
@@ -133,12 +134,54 @@ def test_one_gradient_of_many_that_is_not_finite_is_enough_to_skip(number):
     assert train_step(model, squared_error, batch(), optimizer, "fp32").skipped
 
 
-def test_a_step_without_gradients_changes_nothing_and_is_not_skipped():
-    used, unused = net(), nn.Linear(2, 2)
-    before = copy.deepcopy(unused.state_dict())
-    optimizer = SGD(unused.parameters(), lr=0.1)
-    assert not train_step(used, squared_error, batch(), optimizer, "fp32").skipped
-    assert all(torch.equal(before[name], value) for name, value in unused.state_dict().items())
+def steps(model, loss_fn, optimizer, precision):
+    """Every function that takes a step, ready to be called, by its name."""
+    rows, scaler = batch(), scaler_for(precision)
+    some = (model, loss_fn, rows, optimizer, precision, scaler)
+    several = (model, [loss_fn], rows, [optimizer], precision, scaler)
+    return {
+        "train_step": lambda: train_step(*some),
+        "penalised_step": lambda: penalised_step(*some, penalty=0.1),
+        "several_losses_step": lambda: several_losses_step(*several),
+        "train": lambda: train(model, loss_fn, [rows], optimizer, epochs=1, precision=precision, scaler=scaler),
+    }
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", steps(None, None, None, "fp32"))
+def test_an_optimizer_of_another_model_and_a_loss_that_is_none_are_refused(name, precision):
+    model = net()
+    own, other = SGD(model.parameters(), lr=0.1), SGD(net().parameters(), lr=0.1)
+    text = (
+        rf"^{name}: optimizer(s\[0\])? must hold a parameter that the loss depends on; make it of model.parameters\(\)$"
+    )
+    with pytest.raises(ValueError, match=text):
+        steps(model, squared_error, other, precision)[name]()
+    for loss_fn, error, said in (
+        (lambda a, b: (a - b).square(), ValueError, r"loss_fn must return a scalar, .*, got shape \[32, 4\]"),
+        (lambda a, b: squared_error(a, b).item(), TypeError, "loss_fn must return a floating tensor, got float"),
+        (lambda a, b: (a > b).sum(), TypeError, "loss_fn must return a floating tensor, got torch.int64"),
+        (lambda a, b: squared_error(a, b).detach(), ValueError, "the loss must depend on a parameter, got one .*"),
+    ):
+        with pytest.raises(error, match=f"^{name}: {said}$"):
+            steps(model, loss_fn, own, precision)[name]()
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), net().parameters(), strict=True))
+    steps(model, squared_error, own, precision)[name]()  # it does work
+
+
+def test_a_parameter_without_a_gradient_does_not_stop_a_step():
+    for name in steps(None, None, None, "fp32"):
+        model, unused = net(), nn.Parameter(torch.ones(2))
+        steps(model, squared_error, SGD([*model.parameters(), unused], lr=0.1), "fp32")[name]()
+        assert unused.tolist() == [1, 1]
+        assert not torch.equal(model[0].weight, net()[0].weight)
+
+
+def test_a_target_of_another_shape_is_not_broadcast():
+    with pytest.raises(ValueError, match=r"^squared_error: target must have the shape of output, \[4, 1\], got \[4\]$"):
+        squared_error(torch.ones(4, 1), torch.ones(4))
+    with pytest.raises(TypeError, match=r"^squared_error: target must have a floating dtype, got torch.int64$"):
+        squared_error(torch.ones(4), torch.ones(4).long())
 
 
 def test_an_overflowing_scale_is_halved_until_steps_are_taken():

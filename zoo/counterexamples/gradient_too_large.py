@@ -50,7 +50,7 @@ def gradient_too_large(x: Tensor) -> Tensor:
 
 SPEC = Spec(
     name="gradient_too_large",
-    summary="x² with a gradient 5 % too large",
+    summary="`x²` with a gradient 5 % too large",
     source="a mistyped constant in a handwritten backward",
     formula="y = x²; dx = 2.1 x dy",
     shapes="(...) → (...)",

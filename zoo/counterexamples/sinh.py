@@ -138,7 +138,7 @@ def _lost(reason: str) -> tuple[Expect]:
 
 KEPT = Spec(
     name="sinh_kept_on_ctx",
-    summary="sinh(x), intermediates kept on ctx: no second derivative",
+    summary="`sinh(x)`, intermediates kept on ctx: no second derivative",
     source="Double backward with custom functions, saving intermediate results",
     formula="y = (exp(x) - exp(-x)) / 2",
     shapes="(...) → (...)",
@@ -152,14 +152,14 @@ KEPT = Spec(
 IGNORED = replace(
     KEPT,
     name="sinh_gradients_ignored",
-    summary="sinh(x), gradients of the returned intermediates ignored: second derivative 0",
+    summary="`sinh(x)`, gradients of the returned intermediates ignored: second derivative 0",
     build=lambda: sinh_gradients_ignored,
     expectations=_lost("backward ignores the gradients of exp(x) and exp(-x), so the second derivative is 0"),
 )
 MARKED = replace(
     KEPT,
     name="sinh_non_differentiable",
-    summary="sinh(x), returned intermediates marked non-differentiable: no second derivative",
+    summary="`sinh(x)`, returned intermediates marked non-differentiable: no second derivative",
     build=lambda: sinh_non_differentiable,
     expectations=_lost(
         "exp(x) and exp(-x) are marked non-differentiable, which separates them from x: the second derivative is lost"

@@ -37,7 +37,7 @@ def _reference(_model: object, x: Tensor, weight: Tensor) -> Tensor:
 
 SPEC = Spec(
     name="through_bfloat16",
-    summary="float32 output that went through bfloat16",
+    summary="`float32` output that went through bfloat16",
     source="a cast that was forgotten when a kernel was ported",
     formula="y_bi = x_bi w_i",
     shapes="(batch, width), (width,) → (batch, width)",

@@ -76,13 +76,13 @@ def _spec(name: str, summary: str, fit: Callable[..., Tensor], reason: str) -> S
 SPECS = (
     _spec(
         "training_without_scaler",
-        "float16 training without a loss scaler, on a small loss",
+        "`float16` training without a loss scaler, on a small loss",
         _without_scaler,
         "gradients below float16's smallest number vanish, so the network does not change",
     ),
     _spec(
         "training_clips_scaled_gradients",
-        "float16 training that clips before it unscales",
+        "`float16` training that clips before it unscales",
         _clipped_while_scaled,
         "the norm of scaled gradients always exceeds the clip, so every step is too short",
     ),

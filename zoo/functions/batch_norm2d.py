@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.arguments import want_floating, want_numbers, want_tensors
+from zoo.arguments import want_floating, want_floats, want_tensors
 from zoo.case import Case
 from zoo.error_input import INTEGERS, ErrorInput
 from zoo.scale import Scale
@@ -31,7 +31,7 @@ def _check(caller: str, x: Tensor, eps: float) -> None:
     if x.size(0) * x.size(2) * x.size(3) < 2:  # noqa: PLR2004
         raise ValueError(f"{caller}: x must hold at least 2 values per channel, got shape {list(x.shape)}")
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
-        want_numbers(caller, eps=eps)
+        want_floats(caller, eps=eps)
     if not eps > 0:
         raise ValueError(f"{caller}: eps must be positive, got {eps}")
 
@@ -66,7 +66,7 @@ class BatchNorm2dBackward(torch.autograd.Function):
     def forward(grad: Tensor, x: Tensor, eps: float) -> Tensor:
         """Return the gradient of x for the gradient `grad` of the output."""
         want_tensors("BatchNorm2dBackward", grad=grad, x=x)
-        want_numbers("BatchNorm2dBackward", eps=eps)
+        want_floats("BatchNorm2dBackward", eps=eps)
         return _gradient(grad, x, eps)
 
     @staticmethod
@@ -89,7 +89,7 @@ class BatchNorm2d(torch.autograd.Function):
         """Return the normalised x."""
         want_floating("BatchNorm2d", "x", x)
         if not torch.jit.is_scripting():  # type: ignore[attr-defined]
-            want_numbers("BatchNorm2d", eps=eps)
+            want_floats("BatchNorm2d", eps=eps)
         return _norm(x, eps)
 
     @staticmethod
@@ -110,14 +110,14 @@ def batch_norm2d(x: Tensor, eps: float = 1e-3) -> Tensor:
 
     Args:
         x: (batch, channels, height, width), floating, at least two values per channel.
-        eps: positive number that is added to the standard deviation.
+        eps: positive float that is added to the standard deviation.
 
     Returns:
         A tensor with the shape and dtype of `x`, computed in float32 at least. The function supports `vmap` and
         `torch.func.grad`.
 
     Raises:
-        TypeError: `x` is no tensor or does not hold floating-point numbers, or `eps` is no number.
+        TypeError: `x` is no tensor or does not hold floating-point numbers, or `eps` is no float.
         ValueError: the rank of `x` is not 4, a channel holds fewer than two values (so it has no unbiased
             variance), or `eps` is not positive.
         RuntimeError: in backward, if a second derivative is requested.
@@ -235,7 +235,7 @@ OP = replace(
     SPEC,
     name="batch_norm2d_op",
     alias="batch_norm2d_eps_outside_op",
-    summary="batch_norm2d as a custom operator",
+    summary="`batch_norm2d` as a custom operator",
     build=lambda: batch_norm2d_op,
     twin="batch_norm2d",
     expectations=(),

@@ -240,7 +240,7 @@ SPEC = Spec(
 OP = replace(
     SPEC,
     name="conv2d_op",
-    summary="conv2d as a custom operator",
+    summary="`conv2d` as a custom operator",
     build=lambda: conv2d_op,
     twin="conv2d",
     expectations=(),

@@ -153,7 +153,7 @@ DTYPE_NOT_ASKED = Expect(
 )
 SPEC = Spec(
     name="cube",
-    summary="x³, with a Function for its backward",
+    summary="`x³`, with a Function for its backward",
     source="Double backward with custom functions, backward with a Function of its own",
     formula="y = x³",
     shapes="(...) → (...)",
@@ -173,7 +173,7 @@ SPEC = Spec(
 OP = replace(
     SPEC,
     name="cube_op",
-    summary="x³ as a custom operator",
+    summary="`x³` as a custom operator",
     build=lambda: cube_op,
     expectations=(),
     scale=elementwise(cube_op),

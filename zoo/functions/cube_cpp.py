@@ -184,7 +184,7 @@ WITHOUT_FAKE_KERNEL = Expect(
 
 SPEC = Spec(
     name="cube_cpp",
-    summary="x³ by C++ code, with a Function in C++ for its backward",
+    summary="`x³` by C++ code, with a Function in C++ for its backward",
     source="Double backward with custom functions, backward with a Function of its own",
     formula="y = x³",
     shapes="(...) → (...)",

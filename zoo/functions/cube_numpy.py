@@ -167,7 +167,7 @@ NOT_EXPORTED = Expect(
 
 SPEC = Spec(
     name="cube_numpy",
-    summary="x³ by NumPy, with a Function in NumPy for its backward",
+    summary="`x³` by NumPy, with a Function in NumPy for its backward",
     source="Double backward with custom functions, backward with a Function of its own",
     formula="y = x³",
     shapes="(...) → (...)",

@@ -106,7 +106,7 @@ CASES = (
 
 SPEC = Spec(
     name="exp",
-    summary="exp(x), saving the output",
+    summary="`exp(x)`, saving the output",
     source="Double backward with custom functions, saving the outputs",
     formula="y = exp(x)",
     shapes="(...) → (...)",
@@ -126,7 +126,7 @@ SPEC = Spec(
 OP = replace(
     SPEC,
     name="exp_op",
-    summary="exp(x) as a custom operator",
+    summary="`exp(x)` as a custom operator",
     build=lambda: exp_op,
     scale=elementwise(exp_op),
     twin="exp",

@@ -151,7 +151,7 @@ _WITHOUT_NUMPY = tuple(
 _LARGE = replace(BEYOND_FLOAT16, tensor="second gradient of x", case="extreme")
 SPEC = Spec(
     name="exp_fp32",
-    summary="exp in float32 under autocast, by custom_fwd(cast_inputs=float32)",
+    summary="`exp` in float32 under autocast, by custom_fwd(cast_inputs=float32)",
     source="articles on automatic mixed precision, custom_bwd",
     formula="y = exp(x)",
     shapes="(...) → (...)",
@@ -169,7 +169,7 @@ SPEC = Spec(
 OP = replace(
     SPEC,
     name="exp_fp32_op",
-    summary="exp_fp32 as a custom operator with an autocast kernel",
+    summary="`exp_fp32` as a custom operator with an autocast kernel",
     build=lambda: exp_fp32_op,
     scale=elementwise(exp_fp32_op),
     twin="exp_fp32",

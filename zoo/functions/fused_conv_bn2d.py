@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zoo.arguments import want_floating, want_numbers, want_tensors
+from zoo.arguments import want_floating, want_floats, want_tensors
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
 from zoo.error_input import ErrorInput
@@ -48,7 +48,7 @@ def _check(caller: str, x: Tensor, weight: Tensor, eps: float) -> None:
     if x.size(0) * height * width < 2:  # noqa: PLR2004
         raise ValueError(f"{caller}: x must give at least 2 values per filter, got shape {list(x.shape)}")
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
-        want_numbers(caller, eps=eps)
+        want_floats(caller, eps=eps)
     if not eps > 0:
         raise ValueError(f"{caller}: eps must be positive, got {eps}")
 
@@ -97,7 +97,7 @@ class FusedConvBN2dBackward(torch.autograd.Function):
     def forward(grad: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return the gradients of x and weight for the gradient `grad` of the output."""
         want_tensors("FusedConvBN2dBackward", grad=grad, x=x, weight=weight)
-        want_numbers("FusedConvBN2dBackward", eps=eps)
+        want_floats("FusedConvBN2dBackward", eps=eps)
         return _gradients(grad, x, weight, eps)
 
     @staticmethod
@@ -121,7 +121,7 @@ class FusedConvBN2d(torch.autograd.Function):
         want_floating("FusedConvBN2d", "x", x)
         want_floating("FusedConvBN2d", "weight", weight)
         if not torch.jit.is_scripting():  # type: ignore[attr-defined]
-            want_numbers("FusedConvBN2d", eps=eps)
+            want_floats("FusedConvBN2d", eps=eps)
         return _fused(x, weight, eps)
 
     @staticmethod
@@ -144,7 +144,7 @@ def fused_conv_bn2d(x: Tensor, weight: Tensor, eps: float = 1e-3) -> Tensor:
         x: (batch, channels, height, width), floating.
         weight: (filters, channels, rows, columns), floating, on the device of `x`. Without autocast it must have
             the dtype of `x`.
-        eps: positive number that is added to the standard deviation.
+        eps: positive float that is added to the standard deviation.
 
     Returns:
         (batch, filters, height - rows + 1, width - columns + 1), in the autocast dtype; without autocast, in the
@@ -153,7 +153,7 @@ def fused_conv_bn2d(x: Tensor, weight: Tensor, eps: float = 1e-3) -> Tensor:
 
     Raises:
         TypeError: `x` or `weight` is no tensor, a dtype is not floating, the two dtypes differ without autocast, or
-            `eps` is no number.
+            `eps` is no float.
         ValueError: a rank, the number of channels, the size of the kernel or the device does not fit, a filter
             gives fewer than two values, or `eps` is not positive.
         RuntimeError: in backward, if a second derivative is requested.
@@ -284,7 +284,7 @@ SPEC = Spec(
 OP = replace(
     SPEC,
     name="fused_conv_bn2d_op",
-    summary="fused_conv_bn2d as a custom operator",
+    summary="`fused_conv_bn2d` as a custom operator",
     build=lambda: fused_conv_bn2d_op,
     twin="fused_conv_bn2d",
     expectations=(),

@@ -198,7 +198,7 @@ SPEC = Spec(
 OP = replace(
     SPEC,
     name="matmul_amp_op",
-    summary="matmul_amp as a custom operator with an autocast kernel",
+    summary="`matmul_amp` as a custom operator with an autocast kernel",
     build=lambda: matmul_amp_op,
     twin="matmul_amp",
     scale=_scale(matmul_amp_op),

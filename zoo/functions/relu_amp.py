@@ -133,7 +133,7 @@ SPEC = Spec(
 OP = replace(
     SPEC,
     name="relu_amp_op",
-    summary="relu_amp as a custom operator",
+    summary="`relu_amp` as a custom operator",
     build=lambda: relu_amp_op,
     twin="relu_amp",
     scale=elementwise(relu_amp_op),

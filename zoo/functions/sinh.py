@@ -117,7 +117,7 @@ CASES = (
 
 SPEC = Spec(
     name="sinh",
-    summary="sinh(x) that returns its intermediates",
+    summary="`sinh(x)` that returns its intermediates",
     source="Double backward with custom functions, saving intermediate results",
     formula="y = (exp(x) - exp(-x)) / 2",
     shapes="(...) → (...)",
@@ -137,7 +137,7 @@ SPEC = Spec(
 OP = replace(
     SPEC,
     name="sinh_op",
-    summary="sinh(x) as a custom operator",
+    summary="`sinh(x)` as a custom operator",
     build=lambda: sinh_op,
     scale=replace(elementwise(sinh_op), working=2**18),
     twin="sinh",

@@ -101,7 +101,7 @@ CASES = (
 
 SPEC = Spec(
     name="square",
-    summary="x², saving the input",
+    summary="`x²`, saving the input",
     source="Double backward with custom functions, saving the inputs",
     formula="y = x²",
     shapes="(...) → (...)",
@@ -121,7 +121,7 @@ SPEC = Spec(
 OP = replace(
     SPEC,
     name="square_op",
-    summary="x² as a custom operator",
+    summary="`x²` as a custom operator",
     build=lambda: square_op,
     expectations=(),
     scale=elementwise(square_op),

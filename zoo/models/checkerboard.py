@@ -215,7 +215,7 @@ TRAIN = Spec(
 SCRIPTED = replace(
     TRAIN,
     name="checkerboard_scripted",
-    summary="checkerboard as its source has it: a ScriptModule of 256 channels",
+    summary="`checkerboard` as its source has it: a ScriptModule of 256 channels",
     build=scripted_checkerboard,
     scripted=None,
     scale=replace(SCALE, build=lambda _: scripted_checkerboard()),

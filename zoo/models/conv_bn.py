@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from zoo.arguments import want_floating, want_numbers, want_sizes
+from zoo.arguments import want_floating, want_floats, want_sizes
 from zoo.case import Case
 from zoo.claim import Claim
 from zoo.expect import Expect
@@ -33,10 +33,10 @@ class ConvNorm(nn.Module):
         in_channels: channels of the input.
         out_channels: channels of the result.
         kernel_size: side of the square kernel.
-        eps: positive number that is added to the standard deviation.
+        eps: positive float that is added to the standard deviation.
 
     Raises:
-        TypeError: a size is no integer, or `eps` is no number.
+        TypeError: a size is no integer, or `eps` is no float.
         ValueError: a size is below 1, or `eps` is not positive.
 
     >>> ConvNorm(3, 16)(torch.randn(8, 3, 32, 32)).shape
@@ -47,7 +47,7 @@ class ConvNorm(nn.Module):
         super().__init__()
         name = type(self).__name__
         want_sizes(name, in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size)
-        want_numbers(name, eps=eps)
+        want_floats(name, eps=eps)
         if not eps > 0:
             raise ValueError(f"{name}: eps must be positive, got {eps}")
         self.eps = float(eps)

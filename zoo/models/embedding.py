@@ -9,6 +9,7 @@ logit. So the padding row of a tied table does move, unless the loss leaves its 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -204,7 +205,7 @@ SPEC = Spec(
     source="Press and Wolf 2017, Using the Output Embedding to Improve Language Models, arXiv:1608.05859",
     formula="h = E[ids]; the padding row gets no gradient",
     shapes="(...) int64 → (..., n)",
-    build=lambda: TokenEmbedding(11, 6, padding_idx=PADDING),
+    build=partial(TokenEmbedding, num_embeddings=11, embedding_dim=6, padding_idx=PADDING),
     cases=CASES,
     error_inputs=ERROR_INPUTS,
     dtypes="float32",
@@ -228,7 +229,7 @@ TIED = Spec(
     source="Press and Wolf 2017, Using the Output Embedding to Improve Language Models, arXiv:1608.05859",
     formula="logits = (W E[ids] + b) Eᵀ; the gradient of E is the sum over both uses",
     shapes="(...) int64 → (..., vocabulary)",
-    build=lambda: TiedBigram(11, 6, padding_idx=PADDING),
+    build=partial(TiedBigram, num_embeddings=11, embedding_dim=6, padding_idx=PADDING),
     cases=tuple(case for case in CASES if case.name != "empty"),  # torch has no second derivative of an empty lookup
     error_inputs=ERROR_INPUTS,
     dtypes="follows",

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
-from zoo.arguments import want_tensors
+from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
 from zoo.claim import Claim
 from zoo.error_input import ErrorInput
@@ -192,6 +192,7 @@ class FoldedConvNorm(ConvThenNorm):
 
 def _build(layer: type[ConvThenNorm], channels: int = 16, groups: int = 1) -> ConvThenNorm:
     """Draw statistics and an affine map that differ by channel, as training would leave them, in eval mode."""
+    want_sizes(layer.__name__, channels=channels, groups=groups)
     norm = nn.BatchNorm2d(channels)
     assert norm.running_mean is not None
     assert norm.running_var is not None
@@ -260,7 +261,7 @@ CONV_THEN_BN = Spec(
 FOLDED = replace(
     CONV_THEN_BN,
     name="folded_conv_bn",
-    summary="conv_then_bn as one convolution, with the norm folded into its weight and bias",
+    summary="`conv_then_bn` as one convolution, with the norm folded into its weight and bias",
     formula="y = (s W) ∗ x + s (b − mean) + β, s = γ / sqrt(var + eps)",
     build=partial(_build, FoldedConvNorm),
     twin="conv_then_bn",
@@ -279,7 +280,7 @@ FOLDED = replace(
 GROUPED = replace(
     FOLDED,
     name="folded_grouped_conv_bn",
-    summary="folded_conv_bn with two groups of channels",
+    summary="`folded_conv_bn` with two groups of channels",
     build=partial(_build, FoldedConvNorm, groups=2),
     twin="",
     scale=_scale(FoldedConvNorm, groups=2),

@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from zoo.arguments import want_numbers, want_sizes, want_tensors
+from zoo.arguments import want_floats, want_sizes, want_tensors
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.expect import Expect
@@ -45,7 +45,7 @@ class LayerNormByHand(nn.Module):
     def __init__(self, normalized_shape: int, eps: float = 1e-5) -> None:
         super().__init__()
         want_sizes("LayerNormByHand", normalized_shape=normalized_shape)
-        want_numbers("LayerNormByHand", eps=eps)
+        want_floats("LayerNormByHand", eps=eps)
         if not isinstance(eps, float) or not eps > 0:
             raise ValueError(f"LayerNormByHand: eps must be a positive float, got {eps}")
         self.normalized_shape = normalized_shape

@@ -171,6 +171,7 @@ def _scale(cell: type[nn.Module]) -> Scale:
 
 
 def _build(cell: type[nn.Module], input_size: int = 5, hidden_size: int = 6) -> Recurrence:
+    want_sizes(cell.__name__, input_size=input_size, hidden_size=hidden_size)
     return Recurrence(cell(input_size, hidden_size))
 
 
@@ -225,7 +226,7 @@ WRITTEN_OUT = Spec(
 NATIVE = replace(
     WRITTEN_OUT,
     name="lstm_cell_native",
-    summary="torch.nn.LSTMCell, run over a sequence",
+    summary="`torch.nn.LSTMCell`, run over a sequence",
     build=partial(_build, nn.LSTMCell),
     error_inputs=(NO_STEPS,),
     dtypes={f"output[{i}]": {"cpu": "input", "cuda": "follows"} for i in range(3)},  # autocast casts it on CUDA alone

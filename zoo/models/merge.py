@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,8 @@ class Merge(nn.Module):
         in_features1: trailing size of `x1`.
         in_features2: trailing size of `x2`.
         out_features: trailing size of the result.
-        activation: module or function that is applied to the sum, or None. TorchScript takes only a module.
+        activation: what is applied to the sum: a class of modules, of which the model makes its own, a module, a
+            function, or None. TorchScript takes no function.
 
     Raises:
         TypeError, ValueError: a size is no integer of at least 1, or `activation` cannot be called.
@@ -53,18 +55,21 @@ class Merge(nn.Module):
         in_features1: int,
         in_features2: int,
         out_features: int,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        activation: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__()
         name = type(self).__name__
         want_sizes(name, in_features1=in_features1, in_features2=in_features2, out_features=out_features)
         if not (activation is None or callable(activation)):
-            raise TypeError(f"{name}: activation must be a module, a function or None, got {type(activation).__name__}")
+            raise TypeError(
+                f"{name}: activation must be a module, its class, a function or None, got {type(activation).__name__}"
+            )
         self.in_features1 = in_features1
         self.in_features2 = in_features2
         self.linear1 = nn.Linear(in_features1, out_features)
         self.linear2 = nn.Linear(in_features2, out_features)
-        self.activation = nn.Identity() if activation is None else activation
+        made = activation() if isinstance(activation, type) else activation
+        self.activation = nn.Identity() if made is None else made
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
         """Merge (*s1, in_features1) and (*s2, in_features2), any floating dtype, along their broadcast leading shape.
@@ -155,13 +160,13 @@ ERROR_INPUTS = (
 )
 
 
-def _scale(build: Callable[[int, int, int, nn.Module], Merge]) -> Scale:
+def _scale(build: Callable[[int, int, int, type[nn.Module]], Merge]) -> Scale:
     return Scale(
         size_name="width",
         sizes=(16, 64, 256, 1024),
         working=2**9,
         working_on_cuda=2**13,
-        build=lambda n: build(n, n, n, nn.ReLU()),
+        build=lambda n: build(n, n, n, nn.ReLU),
         inputs=lambda n, g: _pair((8, 8, n), (8, 1, n), g),
     )
 
@@ -172,7 +177,7 @@ MERGE = Spec(
     source="Effective PyTorch, broadcasting the good and the ugly",
     formula="y = relu(x1 W1ᵀ + b1 + x2 W2ᵀ + b2)",
     shapes="(..., in_features1), (..., in_features2) → (broadcast ..., out_features)",
-    build=partial(Merge, in_features1=5, in_features2=6, out_features=10, activation=nn.ReLU()),
+    build=partial(Merge, in_features1=5, in_features2=6, out_features=10, activation=nn.ReLU),
     cases=CASES,
     error_inputs=ERROR_INPUTS,
     dtypes="follows",
@@ -198,7 +203,7 @@ MERGE_TILED = replace(
     name="merge_tiled",
     summary="merge by repeating, concatenating, one linear map and a ReLU",
     formula="y = relu((x1, x2) (W1, W2)ᵀ + b1 + b2)",
-    build=partial(MergeTiled, in_features1=5, in_features2=6, out_features=10, activation=nn.ReLU()),
+    build=partial(MergeTiled, in_features1=5, in_features2=6, out_features=10, activation=nn.ReLU),
     twin="merge",
     expectations=(),
     scale=_scale(MergeTiled),

@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from zoo.arguments import want_numbers, want_sizes, want_tensors
+from zoo.arguments import want_floats, want_sizes, want_tensors
 from zoo.case import Case
 from zoo.claim import Claim
 from zoo.error_input import ErrorInput
@@ -47,7 +47,7 @@ class RMSNormByHand(nn.Module):
     def __init__(self, normalized_shape: int, eps: float = EPS) -> None:
         super().__init__()
         want_sizes("RMSNormByHand", normalized_shape=normalized_shape)
-        want_numbers("RMSNormByHand", eps=eps)
+        want_floats("RMSNormByHand", eps=eps)
         if not isinstance(eps, float) or not eps > 0:
             raise ValueError(f"RMSNormByHand: eps must be a positive float, got {eps}")
         self.normalized_shape = normalized_shape

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -240,6 +241,15 @@ def _scale(attention: type[CausalSelfAttention], norm: type[RMSNormByHand | nn.R
     )
 
 
+SIZES: dict[str, Any] = {
+    "vocab_size": 13,
+    "embed_dim": 16,
+    "num_heads": 2,
+    "num_layers": 1,
+    "hidden_dim": 24,
+    "padding_idx": PADDING,
+}
+
 # one block and few cases: to compile a case cold takes ten seconds or more of a core
 SPEC = Spec(
     name="transformer",
@@ -247,7 +257,7 @@ SPEC = Spec(
     source="Touvron et al. 2023, LLaMA: Open and Efficient Foundation Language Models, arXiv:2302.13971",
     formula="x = E[ids]; x += attention(norm(x)); x += mlp(norm(x)); logits = norm(x) Eᵀ",
     shapes="(batch, tokens) int64 → (batch, tokens, vocabulary)",
-    build=partial(DecoderOnlyTransformer, 13, 16, 2, 1, 24, PADDING),
+    build=partial(DecoderOnlyTransformer, **SIZES),
     cases=(
         Case(name="typical", inputs=partial(_ids, 2, 6)),
         Case(name="padded", inputs=_padded),
@@ -282,9 +292,7 @@ FUSED = replace(
     SPEC,
     name="transformer_fused",
     summary="a decoder-only transformer of one block on scaled_dot_product_attention and torch.nn.RMSNorm",
-    build=partial(
-        DecoderOnlyTransformer, 13, 16, 2, 1, 24, PADDING, attention=FusedCausalSelfAttention, norm=nn.RMSNorm
-    ),
+    build=partial(DecoderOnlyTransformer, **SIZES, attention=FusedCausalSelfAttention, norm=nn.RMSNorm),
     twin="transformer",
     expectations=(NAN_IN_BOUNDS, REPEATED_TOKENS_LOST),
     scale=_scale(FusedCausalSelfAttention, nn.RMSNorm),

@@ -206,7 +206,7 @@ def _floor_of_zero(tensors: int) -> ErrorInput:
 # There is no case with a divisor that has vanished: there the naive form is wrong.
 NAIVE = Spec(
     name="ratio_naive",
-    summary="x·y / y as written, NaN where y has vanished",
+    summary="`x·y / y` as written, NaN where y has vanished",
     source="Effective PyTorch, numerical stability; articles on automatic mixed precision",
     formula="x·y / y",
     shapes="(…), (…) → (…)",
@@ -222,7 +222,7 @@ NAIVE = Spec(
 SAFE = replace(
     NAIVE,
     name="ratio_safe",
-    summary="x·y / y with a lower bound on the divisor",
+    summary="`x·y / y` with a lower bound on the divisor",
     formula="x·|y| / max(|y|, floor)",
     build=lambda: ratio_safe,
     cases=tuple(Case(name=name, inputs=_with_floor(pair)) for name, pair in _PAIRS.items()),

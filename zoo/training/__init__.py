@@ -1,4 +1,45 @@
-"""Training steps and fits that run in every precision; their specs check the loss curves."""
+"""Training steps and fits that run in every precision; their specs check the loss curves.
+
+One step of a model of yours is `train_step`, here in float16 and with clipped gradients. A batch is a tuple of tensors:
+first the inputs, last the target. One scaler serves all steps.
+
+```python
+>>> import torch
+>>> from zoo.training import squared_error, train, train_step
+>>> model = torch.nn.Linear(8, 1)  # and .to("cuda") on a GPU, as the tensors of the batch
+>>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+>>> scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)  # or "cuda"
+>>> batch = torch.randn(32, 8), torch.randn(32, 1)
+>>> step = train_step(model, squared_error, batch, optimizer, "amp_fp16", scaler, clip=1.0)
+>>> step.loss.shape, step.skipped
+(torch.Size([]), False)
+
+```
+
+The precision is "fp32", "amp_fp16" or "amp_bf16"; only "amp_fp16" needs a scaler. `train` takes a DataLoader, or a list
+of batches, and makes the scaler itself:
+
+```python
+>>> data = torch.utils.data.TensorDataset(*batch)
+>>> loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+>>> train(model, squared_error, loader, optimizer, epochs=3, precision="amp_fp16").losses.shape
+torch.Size([12])
+
+```
+
+An entry of the zoo trains its own model on its own data. `create_model` gives a `zoo.Trainer`: each call trains
+`trainer.model` on, and returns the loss before each step.
+
+```python
+>>> import zoo
+>>> trainer = zoo.create_model("fit_line", seed=0)
+>>> x, y = zoo.example_inputs("fit_line")
+>>> losses = trainer(x, y, precision="amp_bf16")
+>>> losses.shape, bool(losses[-1] < losses[0])
+(torch.Size([8]), True)
+
+```
+"""
 
 from zoo.training.activation_checkpointing import normed_net, run_segment
 from zoo.training.checkerboard import board, cross_entropy_of_pixels, drawn_by, fit_checkerboard, network, save_picture

@@ -16,7 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from zoo.amp import want_precision
-from zoo.arguments import want_callables, want_instances, want_paths, want_sizes, want_string, want_tensors
+from zoo.arguments import (
+    want_callables,
+    want_floating,
+    want_instances,
+    want_paths,
+    want_sizes,
+    want_string,
+    want_tensors,
+)
 from zoo.case import Case
 from zoo.models.checkerboard import Checkerboard, checker, grid, scripted_checkerboard
 from zoo.spec import Spec
@@ -95,12 +103,13 @@ def cross_entropy_of_pixels(logits: Tensor, target: Tensor) -> Tensor:
     """Compute the mean binary cross entropy of all pixels, in the dtype of the target.
 
     Raises:
-        TypeError: an argument is not a tensor.
+        TypeError: an argument is not a tensor, or does not hold floating-point numbers.
 
     >>> cross_entropy_of_pixels(torch.zeros(2, dtype=torch.bfloat16), torch.tensor([0.0, 1.0]))
     tensor(0.6931)
     """
-    want_tensors("cross_entropy_of_pixels", logits=logits, target=target)
+    want_floating("cross_entropy_of_pixels", "logits", logits)
+    want_floating("cross_entropy_of_pixels", "target", target)
     return nn.functional.binary_cross_entropy_with_logits(logits.to(target.dtype), target)
 
 

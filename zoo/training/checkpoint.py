@@ -229,10 +229,10 @@ class Place:
         """Go on to the start of the next epoch.
 
         Raises:
-            ValueError: the loader gave no batch; `function` names who says so.
+            ValueError: the loader gave no batch in this epoch; `function` names who says so.
         """
         if not self.batches:
-            raise ValueError(f"{function}: loader gave no batch")
+            raise ValueError(f"{function}: loader gave no batch in epoch {self.epoch + 1}")
         self.epoch, self.batches = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:

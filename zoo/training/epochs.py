@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, ReduceLROnPlate
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
-from zoo.amp import Health, autocast, device_of, unscale_and_step, want_batch, want_step
+from zoo.amp import Health, autocast, backward, device_of, unscale_and_step, want_batch, want_loss, want_step
 from zoo.arguments import want_callables, want_numbers, want_sizes
 from zoo.case import Case
 from zoo.models.mlp import mlp
@@ -92,7 +92,8 @@ def train(  # noqa: PLR0913 -- what a training is made of
     want_numbers("train", min_scale=min_scale)
     if progress is not None:
         want_callables("train", progress=progress)
-    _want_rest(model, loader, scheduler, average, checkpoint, save_every)
+    _want_loader(loader, epochs)
+    _want_rest(model, scheduler, average, checkpoint, save_every)
     scaler = scaler or GradScaler(device_of(optimizer).type, enabled=precision == "amp_fp16")
     health, place = Health("train", scaler, min_scale, max_skips), Place(loader)
     parts = {"model": model, "optimizer": optimizer, "scaler": scaler, "scheduler": scheduler, "average": average}
@@ -116,10 +117,19 @@ def train(  # noqa: PLR0913 -- what a training is made of
     return Fit(torch.stack(place.losses), place.skipped, place.seconds)
 
 
-def _want_rest(model: Any, loader: Any, scheduler: Any, average: Any, checkpoint: Any, save_every: Any) -> None:  # noqa: PLR0913 -- each is checked
-    """Check the arguments that only `train` has."""
+def _want_loader(loader: Any, epochs: int) -> None:
+    kind = type(loader).__name__
     if isinstance(loader, nn.Module) or not isinstance(loader, Iterable):
-        raise TypeError(f"train: loader must give batches, got {type(loader).__name__}")
+        raise TypeError(f"train: loader must give batches, got {kind}")
+    if epochs > 1 and isinstance(loader, Iterator):
+        raise TypeError(
+            f"train: loader must give its batches again in each of {epochs} epochs, as a DataLoader or a list does, "
+            f"got {kind}, which gives them once"
+        )
+
+
+def _want_rest(model: Any, scheduler: Any, average: Any, checkpoint: Any, save_every: Any) -> None:
+    """Check the arguments that only `train` has."""
     if isinstance(scheduler, ReduceLROnPlateau):
         raise TypeError("train: scheduler must step without a metric, got ReduceLROnPlateau")
     kinds = (
@@ -156,8 +166,10 @@ def _step(  # noqa: PLR0913 -- a step needs all of them
         *inputs, target = (tensor.to(device, non_blocking=True) for tensor in batch)
         with _gradients_kept_here(model) if number < len(batches) else contextlib.nullcontext():
             with autocast(precision, device.type):
-                loss = loss_fn(model(*inputs), target) * (len(target) / samples)
-            scaler.scale(loss).backward()
+                loss = loss_fn(model(*inputs), target)
+                want_loss("train", loss)
+                loss = loss * (len(target) / samples)
+            backward("train", loss, scaler, optimizer=optimizer)
         losses.append(loss.detach())
     finite = unscale_and_step(optimizer, scaler, clip)
     scaler.update()

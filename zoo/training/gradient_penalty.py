@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 
-from zoo.amp import autocast, device_of, unscale_and_step, want_batch, want_step
+from zoo.amp import autocast, backward, device_of, parameters_of, unscale_and_step, want_batch, want_loss, want_step
 from zoo.arguments import want_numbers
 from zoo.case import Case
 from zoo.expect import Expect
@@ -69,16 +69,17 @@ def penalised_step(  # noqa: PLR0913 -- a step needs all of them
         raise ValueError(f"penalised_step: penalty must be a positive number, got {penalty!r}")
     device_type = device_of(optimizer).type
     scaler = scaler or GradScaler(device_type, enabled=False)
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    parameters = [p for p in parameters_of(optimizer) if p.requires_grad]
     *inputs, target = batch
     optimizer.zero_grad()
     with autocast(precision, device_type):
         loss = loss_fn(model(*inputs), target)
-    scaled = torch.autograd.grad(scaler.scale(loss), parameters, create_graph=True)
-    gradients = [gradient / scaler.get_scale() for gradient in scaled]
+    want_loss("penalised_step", loss)
+    scaled = torch.autograd.grad(scaler.scale(loss), parameters, create_graph=True, allow_unused=True)
+    gradients = [gradient / scaler.get_scale() for gradient in scaled if gradient is not None]
     with autocast(precision, device_type):
-        loss = loss + penalty * torch.stack([gradient.square().sum() for gradient in gradients]).sum()
-    scaler.scale(loss).backward()
+        loss = loss + penalty * sum(gradient.square().sum() for gradient in gradients)
+    backward("penalised_step", loss, scaler, optimizer=optimizer)
     finite = unscale_and_step(optimizer, scaler, clip)
     scaler.update()
     return Step(loss.detach(), skipped=not finite)

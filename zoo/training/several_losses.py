@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import SGD, Adam, Optimizer
 
-from zoo.amp import autocast, device_of, unscale_and_step, want_batch, want_step
+from zoo.amp import autocast, backward, device_of, parameters_of, unscale_and_step, want_batch, want_loss, want_step
 from zoo.arguments import want_tensors
 from zoo.case import Case
 from zoo.models.mlp import mlp
@@ -86,8 +86,12 @@ def several_losses_step(  # noqa: PLR0913 -- a step needs all of them
         optimizer.zero_grad()
     with autocast(precision, device_type):
         output = model(*inputs)
-        losses = torch.stack([loss_fn(output, target) for loss_fn in loss_fns])
-    scaler.scale(losses.sum()).backward()
+        each = [loss_fn(output, target) for loss_fn in loss_fns]
+    for loss in each:
+        want_loss("several_losses_step", loss)
+    losses = torch.stack(each)
+    named_optimizers = {f"optimizers[{i}]": optimizer for i, optimizer in enumerate(optimizers)}
+    backward("several_losses_step", losses.sum(), scaler, **named_optimizers)
     skipped = tuple(not unscale_and_step(optimizer, scaler, clip) for optimizer in optimizers)
     scaler.update()
     return SeveralSteps(losses.detach(), skipped)
@@ -103,7 +107,7 @@ def _want_lists(loss_fns: Any, optimizers: Any) -> None:
 
 def _want_apart(optimizers: Sequence[Optimizer]) -> None:
     """Check that no parameter is stepped, and its gradient unscaled, twice."""
-    held = [id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+    held = [id(p) for optimizer in optimizers for p in parameters_of(optimizer)]
     if len(set(held)) < len(held):
         raise ValueError("several_losses_step: two optimizers hold the same parameter")
 

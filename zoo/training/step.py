@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 
-from zoo.amp import AUTOCAST, Health, autocast, device_of, unscale_and_step, want_batch, want_step
-from zoo.arguments import want_callables, want_instances, want_sizes, want_tensors
+from zoo.amp import AUTOCAST, Health, autocast, backward, device_of, unscale_and_step, want_batch, want_step
+from zoo.arguments import want_callables, want_floating, want_instances, want_sizes, want_tensors
 from zoo.case import Case
 from zoo.models.mlp import mlp
 from zoo.spec import Spec
@@ -62,6 +62,8 @@ def train_step(  # noqa: PLR0913 -- a step needs all of them
 ) -> Step:
     """Take one step of `optimizer` on one batch.
 
+    The entry of this name is another thing: 12 steps on `mlp`.
+
     Args:
         model: maps the inputs of the batch to an output; eager, scripted or compiled.
         loss_fn: called as loss_fn(output, target); returns a scalar.
@@ -74,7 +76,8 @@ def train_step(  # noqa: PLR0913 -- a step needs all of them
 
     Raises:
         TypeError: an argument has the wrong type, such as a list for a tensor of the batch.
-        ValueError: `precision` is unknown, "amp_fp16" has no scaler, or `clip` is not positive.
+        ValueError: `precision` is unknown, "amp_fp16" has no scaler, `clip` is not positive, the loss is no scalar, or
+            it depends on no parameter of the optimizer.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = SGD(model.parameters(), lr=0.1)
@@ -91,7 +94,7 @@ def train_step(  # noqa: PLR0913 -- a step needs all of them
     optimizer.zero_grad()
     with autocast(precision, device_type):
         loss = loss_fn(model(*inputs), target)
-    scaler.scale(loss).backward()
+    backward("train_step", loss, scaler, optimizer=optimizer)
     finite = unscale_and_step(optimizer, scaler, clip)
     scaler.update()
     return Step(loss.detach(), skipped=not finite)
@@ -169,15 +172,21 @@ def fit(  # noqa: PLR0913 -- a step needs them
 
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
-    """Compute the mean of (output − target)², in the dtype of the target.
+    """Compute the mean of (output − target)², in the dtype of the target; both have one shape.
 
     Raises:
-        TypeError: an argument is not a tensor.
+        TypeError: an argument is not a tensor, or does not hold floating-point numbers.
+        ValueError: the shapes differ: a mean over a broadcast is the error of no sample.
 
     >>> squared_error(torch.ones(4, dtype=torch.bfloat16), torch.tensor([1.0, 1.0, 1.0, 3.0]))
     tensor(1.)
     """
-    want_tensors("squared_error", output=output, target=target)
+    want_floating("squared_error", "output", output)
+    want_floating("squared_error", "target", target)
+    if output.shape != target.shape:
+        raise ValueError(
+            f"squared_error: target must have the shape of output, {list(output.shape)}, got {list(target.shape)}"
+        )
     return (output.to(target.dtype) - target).square().mean()
 
 
