@@ -239,6 +239,20 @@ def _accumulate(roots: Tensors, wanted: Tensors, cotangents: Tensors, **_: Any) 
     return [leaf.grad for leaf in wanted]
 
 
+def _halve_in_place(roots: Tensors, wanted: Tensors, cotangents: Tensors, **_: Any) -> Gradients:
+    """The gradients, halved where they are, as clipping and unscaling do it, and doubled again.
+
+    If two leaves have one tensor for their gradients, it is halved twice.
+    """
+    for leaf in wanted:
+        leaf.grad = None
+    torch.autograd.backward(roots, cotangents)
+    for leaf in wanted:
+        if leaf.grad is not None:
+            leaf.grad.mul_(0.5)
+    return [None if leaf.grad is None else leaf.grad * 2.0 for leaf in wanted]
+
+
 def _go_back_twice(roots: Tensors, wanted: Tensors, cotangents: Tensors, **_: Any) -> Gradients:
     """Half of what two passes add up to."""
     for leaf in wanted:
@@ -322,6 +336,7 @@ SCALED = Way("with a loss 256 times as large", _scale)
 SECOND = Way("called a second time", _call_again, WHOLE, other_graph=True, demanding=True)
 GRADIENTS = (
     Way("into a .grad that is there", _back(_accumulate)),
+    Way("with .grad halved in place", _back(_halve_in_place)),
     Way("with a cotangent that is not contiguous", _back(_spread_out)),
     Way("with another call before backward", _call_between, refusable=True),
     Way("with an output unused", _leave_one_out),

@@ -22,6 +22,7 @@ DEADLINE = 300.0  # of a child that plans or reads
 PACKAGES = ("conformance", "zoo")
 COMPILED = "__pycache__"
 DIGITS = 12  # of the digest
+OF_TORCH = "torchinductor_"  # begins the name of the folder that torch sets itself, when it compiles
 OF_A_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # set in a git hook, for its repository
 
 
@@ -82,7 +83,8 @@ def children_prepared(
         if fresh or problem:
             made = tempfile.TemporaryDirectory(prefix="conformance-cache-", ignore_cleanup_errors=True)
             folder = Path(temporary.enter_context(made))
-        if plan.compiling_modes and (given := os.environ.get(environment.CACHE)):
+        given = os.environ.get(environment.CACHE, "")
+        if plan.compiling_modes and given and not Path(given).name.startswith(OF_TORCH):
             say(f"{environment.CACHE}={given} is not used: compiled code is kept in {folder}")
         environment.prepare_children(folder, compiles_for=compiles_for, references=references, cores=cores)
         try:

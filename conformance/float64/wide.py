@@ -9,7 +9,16 @@ from typing import Any, NoReturn
 import torch
 
 from conformance.errors import NoOracleError, call_theirs
-from conformance.evaluate import backward, error_text, evaluation, inputs, process_state, transforms, weights
+from conformance.evaluate import (
+    backward,
+    containers,
+    error_text,
+    evaluation,
+    inputs,
+    process_state,
+    transforms,
+    weights,
+)
 from conformance.evaluate.evaluation import Evaluation, Question, question_of
 from conformance.float64 import copies, replacements
 from zoo import Call, Case, Spec, SpecError, internals
@@ -118,8 +127,7 @@ class Oracle:
         if spec.trusts_model:
             self._narrow = prepared_reference(spec, seed, self.namer)
         self.model = wide_model(self._narrow)
-        held = weights.parameters_of(self._narrow) | weights.buffers_of(self._narrow)
-        self.state = {name: tensor.detach() for name, tensor in held.items()}  # no copy: nothing runs that model
+        self.state = _state_apart(self._narrow, self.model)
         self.kept: tuple[str, ...] = ()
         self._memory, self._remembers = ModuleMemory(self.model), False
         self._watched = self._ops = replacements.has_graph(self.model)
@@ -253,6 +261,16 @@ class Oracle:
     def forget(self) -> None:
         """Take away what calls have left in the model, such as a table that the first one has made."""
         self._memory.restore()
+
+
+def _state_apart(model: Any, run: Any) -> dict[str, torch.Tensor]:
+    """The parameters and buffers of a model that nothing runs; copies of those that lie in memory of the one that runs."""
+    ran, held = ({**weights.parameters_of(owner), **weights.buffers_of(owner)} for owner in (run, model))
+    shared = {containers.home(tensor.untyped_storage()) for tensor in ran.values()}
+    return {
+        name: tensor.detach().clone() if containers.home(tensor.untyped_storage()) in shared else tensor.detach()
+        for name, tensor in held.items()
+    }
 
 
 def wide_model(model: Any) -> Any:

@@ -72,7 +72,7 @@ CAUGHT = {
     "sum_over_broadcast": Caught("INVALID", FORMULA),
     "through_bfloat16": Caught("FAIL", r"slice  output, case typical: error 0\.00", NO_COMPILER),
     "training_clips_scaled_gradients": Caught("FAIL", "gain  output", precisions=frozenset({"amp_fp16"})),
-    "training_without_scaler": Caught("FAIL", "pointwise  output", precisions=frozenset({"amp_fp16"})),
+    "training_without_scaler": Caught("FAIL", "norm  output", precisions=frozenset({"amp_fp16"})),
     "wrong_output_dtype": Caught("FAIL", "dtype  output, case typical: float64, should be float32"),
 }
 COMPILED = {  # right, but wrong in eager, or the other way round

@@ -16,7 +16,12 @@ from conformance.records import tasks
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PATIENCE = 120.0
-NEEDS_INDUCTOR = {"compile_cache_mixes_dtypes", "round_trip_removed", "two_sums_do_not_compile"}  # C++, many seconds
+NEEDS_INDUCTOR = {  # C++, many seconds
+    "compile_cache_mixes_dtypes",
+    "equal_gradients_share_memory",
+    "round_trip_removed",
+    "two_sums_do_not_compile",
+}
 
 MINIATURE = """
 import os, signal, sys, time
