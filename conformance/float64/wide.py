@@ -264,7 +264,7 @@ class Oracle:
 
 
 def _state_apart(model: Any, run: Any) -> dict[str, torch.Tensor]:
-    """The parameters and buffers of a model that nothing runs; copies of those that lie in memory of the one that runs."""
+    """The parameters and buffers of a model that nothing runs; copies of what shares memory with the one that runs."""
     ran, held = ({**weights.parameters_of(owner), **weights.buffers_of(owner)} for owner in (run, model))
     shared = {containers.home(tensor.untyped_storage()) for tensor in ran.values()}
     return {

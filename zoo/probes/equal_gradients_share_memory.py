@@ -1,7 +1,7 @@
 """Parameters whose gradients are equal share one `.grad`, if Inductor compiles their backward.
 
-In `x + (b + c)` both biases have the same gradient. Inductor computes it once and returns that tensor for both, and each
-bias takes it for its own. The next backward adds to it twice: of two equal steps, each bias holds three times the
+In `x + (b + c)` both biases have the same gradient. Inductor computes it once and returns that tensor for both, and
+each bias takes it for its own. The next backward adds to it twice: of two equal steps, each bias holds three times the
 gradient of one instead of twice. So gradient accumulation is wrong, without an error.
 
 Instead: clone gradients in a hook of one of them (`c.register_hook(torch.clone)`), or use a version without the fault.

@@ -87,6 +87,19 @@ class Product(Function):
         return (g * w if both else 2 * g * w), (g * x if both else 2 * g * x)
 
 
+class OneGradient(Function):
+    """x + y, whose two gradients lie in one memory."""
+
+    @staticmethod
+    def forward(_, x, y):
+        return x + y
+
+    @staticmethod
+    def backward(_, g):
+        own = g.clone()
+        return own.view(g.shape), own.view(g.shape)
+
+
 class Demanding(Product):
     """Its backward needs a gradient of each operand to be asked for."""
 
@@ -300,6 +313,7 @@ SHARING, KEEPING = spec_of("sharing_copies", lambda: SharingCopies(5, 4)), spec_
 UNSAVED, FORGETTING = spec_of("unsaved", Unsaved), spec_of("forgetting", _dividing)
 TWO = Case(name="typical", inputs=lambda g: (torch.randn(3, 3, generator=g), torch.randn(3, 3, generator=g)))
 BLIND_TO_AXES = spec_of("blind_to_axes", lambda: BlindToAxes.apply, TWO, vmappable=True)
+ONE_GRADIENT = spec_of("one_gradient", lambda: OneGradient.apply, TWO)
 NEEDS_BOTH = spec_of("needs_both", lambda: NeedsBoth.apply, TWO, vmappable=True)
 SCRATCH, SHARED_SCRATCH = spec_of("scratch", Scratch), spec_of("shared_scratch", Scratch, threads=2)
 BRANCHING = spec_of("branching", lambda: Branching(5, 4), stops_gradients=True)
@@ -325,6 +339,7 @@ MINIATURES = (
     fails(ON_THE_CLASS, "eager", "fp32", *VALUES, text="with another call before backward"),
     gets(COUNTS_PASSES, "eager", "fp32", "INVALID", text="two backward passes over one graph"),
     fails(TWO_OUTPUTS, "eager", "fp32", *VALUES, text="with an output unused"),
+    fails(ONE_GRADIENT, "eager", "fp32", "exact", text="with .grad halved in place"),
     fails(FLATTENING, "eager", "fp32", "structure", text="it raises RuntimeError: view size is not compatible"),
     fails(SCALE, "eager", "fp32", *VALUES, text="with frozen weights"),
     fails(DEMANDING, "eager", "fp32", "structure", text="with frozen weights: it raises ValueError: no gradient of w"),
