@@ -130,22 +130,12 @@ def _has_tensors(found: Any) -> bool:
 # may read into one is refused.
 
 PARTS = re.compile(r"(?:weight|tensor)_\d+|\w+\.(?:json|pt)|archive_\w+|version|byteorder|serialization_id")
-OPS = re.compile(r"torch\.ops(?:\.\w+)+|torch\.(?:_?sym|ops)_\w+|math\.\w+|_operator\.(?!call|\w*getter|\w*caller)\w+")
-IMPORTS = re.compile("defaultdict|fqn")  # what torch imports to make a container again
-ARITHMETIC = (
-    *(
-        ast.Expression,
-        ast.BinOp,
-        ast.UnaryOp,
-        ast.BoolOp,
-        ast.Compare,
-        ast.operator,
-        ast.unaryop,
-        ast.boolop,
-        ast.cmpop,
-    ),
-    *(ast.Call, ast.keyword, ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.expr_context),
+OPS = re.compile(  # of a namespace: `torch.ops.load_library` is none
+    r"torch\.ops\.(?!_)\w+(?:\.(?!__)\w+)+|torch\._?sym_\w+|math\.(?!_)\w+|_operator\.(?!_|call|\w*getter|\w*caller)\w+"
 )
+IMPORTS = re.compile("defaultdict|fqn")  # what torch imports to make a container again
+OPERATORS = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
+WORDS = (ast.Expression, ast.Call, ast.keyword, ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.expr_context)
 CALLED = re.compile(r"[A-Z]\w*|abs|ceil|ceiling|floor|max|min|pow|round|sqrt|size|stride|storage_offset")
 WORD = re.compile(r"(?!__)\w*(?:\.\w+)*")
 
@@ -189,21 +179,14 @@ def _is_arithmetic(text: str) -> bool:
         nodes = [*ast.walk(ast.parse(text.strip(), mode="eval"))]
     except (SyntaxError, ValueError, RecursionError):
         return False
-    return all(isinstance(node, ARITHMETIC) and all(map(_is_harmless, _words(node))) for node in nodes)
+    return all(isinstance(node, OPERATORS) or (isinstance(node, WORDS) and _is_harmless(node)) for node in nodes)
 
 
-def _words(node: ast.AST) -> Iterator[tuple[re.Pattern[str], str]]:
-    """The words of a node, each with the pattern that it has to match."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)):
-        yield WORD, str(node.value)
-    elif isinstance(node, (ast.Name, ast.Attribute)):
-        yield WORD, node.id if isinstance(node, ast.Name) else node.attr
-    elif isinstance(node, ast.Call):
-        yield CALLED, getattr(node.func, "id", getattr(node.func, "attr", ""))
-
-
-def _is_harmless(word: tuple[re.Pattern[str], str]) -> bool:
-    return word[0].fullmatch(word[1]) is not None
+def _is_harmless(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return CALLED.fullmatch(getattr(node.func, "id", getattr(node.func, "attr", ""))) is not None
+    held = getattr(node, "id", getattr(node, "attr", getattr(node, "value", "")))  # of a name, an attribute, a constant
+    return not isinstance(held, (str, bytes)) or WORD.fullmatch(str(held)) is not None
 
 
 CHECKS: dict[str, Callable[[str], object]] = {

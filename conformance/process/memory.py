@@ -6,9 +6,7 @@ from pathlib import Path
 
 SELF, MEMORY, GROUP = Path("/proc/self"), Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 KIB, GIB = 2**10, 2**30
-GROWTH = (
-    1.5  # freed blocks of one size do not serve for another; GPT-2, resnet18 and small transformers need 0.9 to 1.1
-)
+GROWTH = 1.5  # freed blocks of one size do not serve for another; docs/performance.md has what models need
 
 
 def ensure_room(more: int) -> None:

@@ -132,6 +132,12 @@ CHANGES = {
     "a function": lambda archive: with_parts(
         archive, lambda _, held: held.replace(b"torch.ops.aten.tanh.default", b"torch.os.system")
     ),
+    "a library": lambda archive: with_parts(
+        archive, lambda _, held: held.replace(b"torch.ops.aten.tanh.default", b"torch.ops.load_library")
+    ),
+    "an attribute": lambda archive: with_parts(
+        archive, lambda _, held: held.replace(b"torch.ops.aten.tanh.default", b"torch.ops.aten.tanh.__call__")
+    ),
     "a container": lambda archive: with_parts(
         archive,
         lambda _, held: held.replace(b'{\\"type\\": \\"builtins.tuple', b'{\\"type\\": \\"collections.defaultdict'),
@@ -168,6 +174,8 @@ def test_a_program_that_names_more_than_ops_and_sizes_needs_trust(tmp_path, name
         ("Mul(Integer(2), Symbol('s69', positive=True, integer=True))", True),
         ("L['x'].size()[1] != max(1, L['d']['y'].size()[1] // 2)", True),
         ("open('x')", False),
+        ("L['x'].size().__class__", False),
+        ("Symbol(b'__x')", False),
         ("S('open(1)')", False),
         ("().__class__", False),
         ("(lambda: 0)()", False),
