@@ -123,10 +123,7 @@ def explain_cell(contents: run_files.Contents, name: str) -> str:
 
 def cut_to(plan: Plan, name: str) -> Plan:
     """The plan of one cell alone."""
-    cells = tuple(one for one in plan.cells if one.id == name)
-    modes = {mode: place for mode, place in plan.modes.items() for one in cells if mode == one.cell.mode}
-    models = {one.cell.model: plan.models[one.cell.model] for one in cells}
-    return replace(plan, cells=cells, models=models, modes=modes, shard=None, measure="")
+    return replace(plan.with_cells([one for one in plan.cells if one.id == name]), shard=None, measure="")
 
 
 @contextmanager

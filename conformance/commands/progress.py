@@ -38,12 +38,12 @@ def expected_seconds(contents: run_files.Contents, folder: Path) -> dict[str, fl
     missing = set(contents.missing)
     cells = [planned for planned in contents.plan.cells if planned.id in missing]
     known = {**durations.of_the_zoo(), **_of_earlier_runs(folder), **durations.of_run(contents)}
-    return durations.of_cells(contents.plan, cells, known)
+    return durations.estimate(contents.plan, known)(cells)
 
 
 def opening(plan: Plan, expected: Mapping[str, float], at_once: int) -> str:
     """How long a run will take if so many cells are judged at a time, with its speeds, in one sentence."""
-    cells = [one.cell for one in plan.own_cells if plan.measure and not one.skip]
+    cells = [one.cell for one in plan.cells if plan.measure and not one.skip]
     timed = {(cell.model, cell.precision) for cell in cells if plan.is_timed(cell)}
     seconds = sum(expected.values()) / at_once + SPEED_SECONDS * PROCESSES * len(timed)
     return f"this takes about {say_seconds(seconds)}"

@@ -67,7 +67,10 @@ def run(options: RunOptions) -> int:
     judging.check_options(options.choice)
     folder = folder_to_resume(options.resume, options.request) if options.resume else _new_run(options)
     started = time.monotonic()
-    again = resuming.command(folder, run_files.read(folder).plan)
+    plan = run_files.read(folder).plan
+    if plan.shard and not plan.cells:
+        tell(f"shard {plan.shard} is empty: the other shards have all {counted(plan.shard.cells, 'cell')}")
+    again = resuming.command(folder, plan)
     interrupts.speak(f"interrupted: {text.visible(again)}", lambda: _report(options, folder, started))
     code = _session(options, folder, Writer(folder))
     if code == ExitCode.NOTHING_SELECTED:
@@ -198,9 +201,9 @@ def _new_run(options: RunOptions) -> Path:
     bench = options.measure == "bench"
     quick = not (bench or options.full or options.request.sources)
     plan = planning.make_plan(replace(options.request, all_sizes=bench, first_case=quick))
-    shard = shards.shard(plan, *options.shard, options.balance) if options.shard else None
-    plan = replace(_with_measures(plan, options, quick=quick), shard=shard, every_tensor=options.every_tensor)
-    plan = replace(plan, strict=options.strict, judge=planning.describe_judge(), command=options.command)
+    plan = replace(_with_measures(plan, options, quick=quick), every_tensor=options.every_tensor, strict=options.strict)
+    plan = replace(plan, judge=planning.describe_judge(), command=options.command)
+    plan = shards.cut(plan, *options.shard, options.balance) if options.shard else plan
     run_files.create(folder, plan)
     return folder
 

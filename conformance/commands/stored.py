@@ -118,7 +118,7 @@ def read(folder: Path) -> Contents:
     """
     contents = run_files.read(folder)
     tell_torn(contents, folder)
-    if not contents.complete and not contents.missing:
+    if contents.has_all and not contents.complete:
         again = resuming.command(folder, contents.plan)
         say(f"{folder / run_files.DONE} is missing: the run did not end; {again} completes it")
     return contents
@@ -131,9 +131,9 @@ def tell_torn(contents: Contents, folder: Path) -> None:
 
 
 def exit_code(contents: Contents) -> ExitCode:
-    """`OK` if all cells have verdicts, not all are skipped, and none is red; otherwise `RED`."""
-    judged = any(verdict.status != "SKIPPED" for verdict in contents.verdicts.values())
-    red = not judged or contents.missing or any(v.red for v in contents.verdicts.values())
+    """`OK` if all cells have verdicts, not all are skipped and none is red, or if a shard is empty; otherwise `RED`."""
+    judged = any(verdict.status != "SKIPPED" for verdict in contents.verdicts.values()) or not contents.plan.cells
+    red = not (judged and contents.has_all) or any(v.red for v in contents.verdicts.values())
     return ExitCode.RED if red else ExitCode.OK
 
 

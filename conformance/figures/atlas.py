@@ -300,7 +300,7 @@ def _versions_of(run: Summary) -> tuple[str, str]:
 
 def _judged_cells(run: Summary) -> Iterator[tuple[PlannedCell, Verdict]]:
     """The cells of a run whose verdicts say anything of their models, at all their cases."""
-    for planned in run.plan.own_cells:
+    for planned in run.plan.cells:
         verdict = run.verdicts.get(planned.id)
         if verdict and verdict.status not in ("SKIPPED", "NOTRUN") and not planned.left_out:
             yield planned, verdict

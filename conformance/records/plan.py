@@ -1,7 +1,7 @@
 """The plan of a run: its cells, the locations of their specs, the declared divergences, and the environment."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -272,13 +272,24 @@ class Environment:
 
 @dataclass(frozen=True)
 class Shard:
-    """One part of a plan whose models are split among several runs: its number from 1, and the models in each part."""
+    """One part of a whole plan, whose cells are split among several runs.
+
+    Attributes:
+        index: its number, from 1.
+        count: how many parts there are.
+        places: where each of its cells stands in the whole plan, from 0, in order.
+        cells: number of cells of the whole plan.
+        whole: a digest of the whole plan, the same for all its shards.
+    """
 
     index: Annotated[int, ABOVE_ZERO]
-    parts: tuple[tuple[Name, ...], ...]
+    count: Annotated[int, ABOVE_ZERO]
+    places: tuple[int, ...]
+    cells: Annotated[int, ABOVE_ZERO]
+    whole: str
 
     def __str__(self) -> str:
-        return f"{self.index}/{len(self.parts)}"
+        return f"{self.index}/{self.count}"
 
 
 @dataclass(frozen=True)
@@ -321,7 +332,8 @@ class Plan:
         measure: "" for nothing, "speed", or "bench".
         digests: what tells the content of each source file that the planning process imported, and of each saved
             model, by path; see `cache.sources`.
-        shard: which part of the cells this run judges; None: all of them.
+        shard: the part of a whole plan that this is; None: it is whole.
+        lacks: the shards that were missing when it was joined, such as "shards 3,5-9 of 12"; "" if none was.
         every_tensor: what was measured of every tensor is stored, not only of those near their budgets.
         strict: a mode without a proof is red, and so is a graph break that no spec declares.
         command: the words after `conformance` that a person typed; empty if nobody did.
@@ -338,6 +350,7 @@ class Plan:
     measure: Annotated[str, one_of(("", "speed", "bench"))] = ""
     digests: Mapping[str, str] = field(default_factory=dict)
     shard: Shard | None = None
+    lacks: str = ""
     every_tensor: bool = False
     strict: bool = False
     judge: Judge = field(default_factory=Judge)
@@ -364,19 +377,24 @@ class Plan:
         devices = (one.cell.device for one in self.cells if not one.skip and one.cell.mode in self.compiling_modes)
         return tuple(dict.fromkeys(devices))
 
-    @property
-    def own_cells(self) -> tuple[PlannedCell, ...]:
-        """The cells that this run judges: those of its shard, or all."""
-        if self.shard is None:
-            return self.cells
-        own = set(self.shard.parts[self.shard.index - 1])
-        return tuple(planned for planned in self.cells if planned.cell.model in own)
+    def with_cells(self, cells: Sequence[PlannedCell]) -> "Plan":
+        """The plan with these of its cells alone, and what they need."""
+        models, modes = ({getattr(one.cell, axis) for one in cells} for axis in ("model", "mode"))
+        probes = {expected.probe for one in cells for expected in one.expect}
+        return replace(
+            self,
+            cells=tuple(cells),
+            models={name: model for name, model in self.models.items() if name in models},
+            modes={name: place for name, place in self.modes.items() if name in modes},
+            compiling_modes=tuple(name for name in self.compiling_modes if name in modes),
+            symptoms={name: symptom for name, symptom in self.symptoms.items() if name in probes},
+        )
 
     def check(self) -> None:
         """Refuse a plan whose parts contradict each other.
 
         Raises RecordError if a cell is planned twice, its model is not planned or has no figures, the symptom of a
-        probe is missing, or the shards do not hold each model once.
+        probe is missing, or its shard does not say where each cell stands in the whole plan.
         """
         known: set[str] = set()
         for planned in self.cells:
@@ -388,10 +406,11 @@ class Plan:
             if any(expected.probe and expected.probe not in self.symptoms for expected in planned.expect):
                 raise RecordError(f"Plan.cells: {planned.id}: the plan lacks the symptom of a probe")
             known.add(planned.id)
-        if self.shard is not None:
-            held = sorted(model for part in self.shard.parts for model in part)
-            if held != sorted(self.models) or self.shard.index > len(self.shard.parts):
-                raise RecordError("Plan.shard: its parts do not hold each model once, or it is none of them")
+        shard = self.shard
+        if shard is not None:
+            is_part = shard.index <= shard.count and len(shard.places) == len(self.cells)
+            if not is_part or list(shard.places) != sorted({*shard.places} & {*range(shard.cells)}):
+                raise RecordError("Plan.shard: it is no part of the whole, or does not say where its cells stand there")
 
 
 LONGEST = 60  # characters of a name that is made of another text

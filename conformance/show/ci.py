@@ -52,6 +52,7 @@ def headline(contents: Contents, *, green: bool) -> str:
     known = contents.plan.environment
     red = sum(verdict.red for verdict in judged_verdicts(contents))
     missing = f", {len(contents.missing)} not judged" if contents.missing else ""
+    missing += f", {visible(contents.plan.lacks)} missing" if contents.plan.lacks else ""
     sign = STATUSES["PASS" if green else "FAIL"].glyph
     machine = " ".join(filter(None, [known.cpu, known.cpu_capability, *dict.fromkeys(known.gpus)]))
     about = " · ".join(code(part) for part in (f"torch {known.torch}", f"Python {known.python}", machine))
@@ -113,6 +114,7 @@ def error_commands(contents: Contents, root: Path) -> list[str]:
     number = counted(len(contents.missing), "cell")
     missing = f"{number} not judged: {some(contents.missing)}"
     lines = [_error(missing, title="conformance")] if contents.missing else []
+    lines += [_error(f"{contents.plan.lacks} missing", title="conformance")] if contents.plan.lacks else []
     found = causes(judged_verdicts(contents))
     room = MOST - len(lines)
     shown = found if len(found) <= room else found[: room - 1]
@@ -158,6 +160,9 @@ def junit(contents: Contents) -> str:
     for name in (planned.id for planned in contents.plan.cells if planned.id in chosen):
         verdict = contents.verdicts.get(name, Verdict(name, "NOTRUN", "the cell was planned and not judged"))
         _add_case(suite, verdict, contents.plan.models[model_of(name)].written)
+    if contents.plan.lacks:
+        case = ET.SubElement(suite, "testcase", classname="conformance", name="shards", time="0")
+        ET.SubElement(case, "error", type="NOTRUN", message=_xml_text(f"{contents.plan.lacks} missing"))
     for element in (root, suite):
         for count, path in (("tests", ""), ("failures", "/failure"), ("errors", "/error"), ("skipped", "/skipped")):
             element.set(count, str(len(suite.findall(f"testcase{path}"))))

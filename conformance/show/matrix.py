@@ -295,6 +295,7 @@ def totals(contents: Contents, *, folder: Path | None, seconds: float | None = N
         return line
     again = resuming.next_step(folder, plan, contents.changed)
     unfinished = f"\nincomplete: {visible(again)}" if counts["NOTRUN"] else ""
+    unfinished += f"\nincomplete: {visible(plan.lacks)} missing" if plan.lacks else ""
     return f"{line} · run stored in {visible(str(folder))}{unfinished}"
 
 

@@ -166,15 +166,17 @@ class _Drawing:
         again = f"; {resuming.next_step(self._folder, plan, contents.changed)}{completes}" if self._folder else ""
         if contents.missing:
             yield f"{counted(len(contents.missing), 'cell')} not judged: {some(contents.missing, 3)}{again}"
-        elif not contents.complete and self._folder:
+        elif contents.has_all and not contents.complete and self._folder:
             yield f"the run did not end{again}"
         if contents.torn_bytes:
             yield f"the last line of {LINES} is unfinished, {contents.torn_bytes} bytes were left out"
         if plan.shard:
-            own = f"{len(plan.own_cells)} of {counted(len(plan.cells), 'cell')}"
+            own = f"{len(plan.cells)} of {counted(plan.shard.cells, 'cell')}"
             yield f"this is shard {plan.shard}, {own}; conformance merge joins the shards"
-        if len(self._cells) < len(plan.own_cells):
-            yield f"{len(self._cells)} of {counted(len(plan.own_cells), 'planned cell')} were chosen"
+        if plan.lacks:
+            yield f"{plan.lacks} missing: conformance merge joins all of them into a new run"
+        if len(self._cells) < len(plan.cells):
+            yield f"{len(self._cells)} of {counted(len(plan.cells), 'planned cell')} were chosen"
         for device in dict.fromkeys(p.cell.device for p in self._cells):
             judged = [self._squares[p.id].verdict for p in self._cells if p.cell.device == device]
             if all(verdict.status == "SKIPPED" for verdict in judged):

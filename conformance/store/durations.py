@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 
@@ -30,31 +30,38 @@ class ModelSeconds:
     compiled: float | None = None
 
 
-def of_cells(plan: Plan, cells: Iterable[PlannedCell], known: Mapping[str, ModelSeconds]) -> dict[str, float]:
-    """About how many seconds cells will take, by id. The reference of a model counts for its first cell.
+Estimate = Callable[[Iterable[PlannedCell]], dict[str, float]]
 
-    A model that is unknown takes as long as those that are known do, and all cases take as long as each other.
+
+def estimate(plan: Plan, known: Mapping[str, ModelSeconds]) -> Estimate:
+    """A function that tells about how many seconds cells of a plan will take together, by id.
+
+    The reference of a model counts for its first cell. A model that is unknown takes as long as those that are known
+    do, and all cases take as long as each other.
 
     Args:
         plan: the plan of the cells.
-        cells: some of its cells.
         known: the seconds of models, by name.
     """
     own = [known[model] for model in plan.models if model in known]
     cell = _median((one.cell for one in own), CELL)
     compiled = _median((one.compiled for one in own), COMPILED * cell)
     typical = ModelSeconds(_median((one.reference for one in own), REFERENCE * cell), cell, compiled)
-    found: dict[str, float] = {}
-    models: set[str] = set()
-    for planned in cells:
-        model = planned.cell.model
-        of_model = known.get(model, typical)
-        compiles = planned.cell.mode in plan.compiling_modes
-        whole = (of_model.compiled or compiled) if compiles else (of_model.cell or cell)
-        reference = 0.0 if model in models else of_model.reference
-        found[planned.id] = 0.0 if planned.skip else reference + whole / (1 + len(planned.left_out))
-        models.update([] if planned.skip else [model])
-    return found
+
+    def of_cells(cells: Iterable[PlannedCell]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        models: set[str] = set()
+        for planned in cells:
+            model = planned.cell.model
+            of_model = known.get(model, typical)
+            compiles = planned.cell.mode in plan.compiling_modes
+            whole = (of_model.compiled or compiled) if compiles else (of_model.cell or cell)
+            reference = 0.0 if model in models else of_model.reference
+            found[planned.id] = 0.0 if planned.skip else reference + whole / (1 + len(planned.left_out))
+            models.update([] if planned.skip else [model])
+        return found
+
+    return of_cells
 
 
 def of_run(contents: Contents) -> dict[str, ModelSeconds]:

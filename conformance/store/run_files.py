@@ -151,6 +151,11 @@ class Contents:
         return tuple(cell for cell in self.selected if cell not in self.verdicts)
 
     @property
+    def has_all(self) -> bool:
+        """Whether nothing is missing: some cells are selected, unless there are none, and all have their verdicts."""
+        return bool(self.selected or not self.plan.cells) and not self.missing and not self.plan.lacks
+
+    @property
     def cells(self) -> tuple[Cell, ...]:
         """The cells that are not skipped and have a verdict, in the order of the plan."""
         return tuple(p.cell for p in self.plan.cells if not p.skip and p.id in self.verdicts)
@@ -226,7 +231,7 @@ class _Lines:
     """What the lines of a run say."""
 
     def __init__(self, plan: Plan, observations: dict[str, bytes] | None) -> None:
-        self.selected = tuple(planned.id for planned in plan.own_cells)
+        self.selected = tuple(planned.id for planned in plan.cells)
         self.verdicts: dict[str, Verdict] = {}
         self.results: dict[str, Result] = {}
         self.changed: tuple[str, ...] = ()
@@ -409,7 +414,7 @@ class Writer:
         """
         try:
             contents = None if self._failed else read(self._folder)
-            if contents is not None and contents.selected and not (contents.complete or contents.missing):
+            if contents is not None and contents.has_all and not contents.complete:
                 files.write_document(self._folder / DONE, "sha256", read_files(self._folder).digest)
         finally:
             os.close(self._file)

@@ -1,36 +1,44 @@
-"""Splits the models of a plan into shards, and joins the runs of shards into one run.
+"""Cuts a plan into shards, and joins the runs of shards into one run.
 
-The split is the same on every machine that plans the same cells. Joining copies lines, and executes nothing: each shard
-is first read, so that none is damaged. Then all plans must be the same: a cell is judged by exactly one shard, or by
-none, and then the joined run is incomplete.
+The cut is the same on every machine that plans the same cells. The plan of a shard holds its own cells, where they
+stand in the whole plan, and a digest of that. Joining copies lines, and executes nothing: each shard is first read, so
+that none is damaged. Then all must be of one whole plan and hold each of its cells once, or the joined run is
+incomplete.
 """
 
 import contextlib
 import hashlib
+import heapq
+import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from conformance.errors import StoreError, UsageError, counted, some
-from conformance.records.cell import model_of
-from conformance.records.plan import Plan, Shard, in_words
+from conformance.records.convert import to_json
+from conformance.records.plan import Plan, PlannedCell, Shard, in_words
 from conformance.store import files, run_files
-from conformance.store.durations import ModelSeconds, of_cells, of_run, of_the_zoo
+from conformance.store.durations import Estimate, ModelSeconds, estimate, of_run, of_the_zoo
 
 PROCESSOR = ("cpu", "cpu_capability")  # hosted machines of one kind differ in these
 NOT_COMPARED = ("executable", "cores")  # of the environment: no verdict depends on them
-APART = ("environment", "digests", "models", "modes", "cells", "shard", "judge", "command")  # of the plan
+OF_CELLS = ("cells", "models", "modes", "compiling_modes", "symptoms")  # of the plan: a shard has those of its cells
+APART = ("environment", "digests", "shard", "lacks", "judge", "command", *OF_CELLS)  # of the plan
+SOURCE = "source "
 MOST_NAMED = 3
+DIGITS = 16  # of the digest
+ALMOST = 1 - 1e-9  # because sums of seconds are rounded
 
 
-def shard(plan: Plan, index: int, count: int, balance: Path | None) -> Shard:
-    """One shard of a plan, with the whole split.
+def cut(plan: Plan, index: int, count: int, balance: Path | None) -> Plan:
+    """The plan of one shard. It has no cells if there are more shards than parts.
 
-    The longest model goes first, each to the shard that has least so far. A model stays whole, because its cells share
-    a reference, which takes longer than most of them. What decides is the plan and the seconds; both are the same
-    everywhere, because the seconds are part of this package or of the run that is named.
+    The longest part goes first, each to the shard that has least so far. What decides is the plan and the seconds; both
+    are the same everywhere, because the seconds are part of this package or of the run that is named.
 
     Args:
         plan: the whole plan.
@@ -39,26 +47,45 @@ def shard(plan: Plan, index: int, count: int, balance: Path | None) -> Shard:
         balance: the folder of a run whose seconds decide; None for those that were measured of the zoo.
 
     Raises:
-        UsageError: there are more shards than models, or that run cannot be read or has no seconds.
+        UsageError: that run cannot be read or has no seconds.
     """
-    if count > len(plan.models):
-        raise UsageError(f"--shard {index}/{count}: {len(plan.models)} models make at most as many shards")
-    weights = _weights(plan, of_the_zoo() if balance is None else _of_run(balance))
-    parts: list[list[str]] = [[] for _ in range(count)]
-    loads = [0.0] * count
-    for model in sorted(weights, key=lambda name: (-weights[name], hashlib.blake2b(name.encode()).digest())):
-        lightest = loads.index(min(loads))
-        parts[lightest].append(model)
-        loads[lightest] += weights[model]
-    return Shard(index, tuple(tuple(part) for part in parts))
+    seconds = estimate(plan, of_the_zoo() if balance is None else _of_run(balance))
+    loads, own = [(0.0, number) for number in range(1, count + 1)], list[int]()
+    for weight, part in sorted(_parts(plan, count, seconds), key=lambda one: (-one[0], _mixed(plan.cells[one[1][0]]))):
+        load, lightest = loads[0]
+        heapq.heapreplace(loads, (load + weight, lightest))
+        own += part if lightest == index else []
+    places = tuple(sorted(own))
+    shard = Shard(index, count, places, len(plan.cells), _digest(plan.with_cells(plan.cells)))
+    return replace(plan.with_cells([plan.cells[place] for place in places]), shard=shard)
 
 
-def _weights(plan: Plan, known: Mapping[str, ModelSeconds]) -> dict[str, float]:
-    """What each model will take."""
-    found = dict.fromkeys(plan.models, 0.0)
-    for cell, seconds in of_cells(plan, plan.cells, known).items():
-        found[model_of(cell)] += seconds
-    return found
+def _mixed(first: PlannedCell) -> bytes:
+    """What orders parts that take equally long, so that neighbours in the plan come into different shards."""
+    return hashlib.blake2b(first.id.encode()).digest()
+
+
+def _parts(plan: Plan, count: int, seconds: Estimate) -> Iterator[tuple[float, list[int]]]:
+    """The places of cells that stay together, and their seconds.
+
+    A model is one part, because its cells share a reference, which takes longer than most of them. It is split if it
+    takes as long as two shards should, unless it is timed, which compares its cells.
+    """
+    models: dict[str, list[int]] = {}
+    for place, planned in enumerate(plan.cells):
+        models.setdefault(planned.cell.model, []).append(place)
+
+    def weight(places: list[int]) -> float:
+        return sum(seconds(plan.cells[place] for place in places).values())
+
+    weights = {name: weight(places) for name, places in models.items()}
+    share = ALMOST * sum(weights.values()) / count
+    for name, places in models.items():
+        is_timed = plan.measure and plan.models[name].timed != ()
+        pieces = 1 if is_timed or not share else max(1, min(len(places), int(weights[name] / share)))
+        for piece in range(pieces):
+            part = places[len(places) * piece // pieces : len(places) * (piece + 1) // pieces]
+            yield weight(part), part
 
 
 def _of_run(folder: Path) -> dict[str, ModelSeconds]:
@@ -73,17 +100,18 @@ class Part:
     """A shard that was read.
 
     Attributes:
-        folder, plan: its folder and its plan.
-        number: which part of the plan it is.
+        folder, plan, shard: its folder, its plan, and what the plan says of the whole one.
+        compared: what must be the same in all shards that have it, by name.
         lines: what it judged and measured.
-        judged: ids of the cells that have a verdict.
+        left: ids of its cells that have no verdict.
     """
 
     folder: Path
     plan: Plan
-    number: int
+    shard: Shard
+    compared: Mapping[str, Any]
     lines: bytes
-    judged: frozenset[str]
+    left: tuple[str, ...]
 
 
 def merge(folders: Sequence[Path], into: Path, *, any_cpu: bool) -> list[str]:
@@ -101,23 +129,25 @@ def merge(folders: Sequence[Path], into: Path, *, any_cpu: bool) -> list[str]:
     """
     if os.path.lexists(into):
         raise UsageError(f"--into {into}: it exists; a joined run needs a new folder")
-    first, *others = parts = [_read(folder) for folder in folders]
+    first, *others = parts = sorted(map(_read, folders), key=lambda part: part.shard.index)
     for other in others:
-        different = list(_differences(first.plan, other.plan, any_cpu=any_cpu))
-        if different:
+        if different := _differences(first, other, any_cpu=any_cpu):
             raise UsageError(f"{first.folder} and {other.folder} cannot be joined: {'; '.join(different)}")
-    by_number: dict[int, Part] = {}
-    for part in parts:
-        twin = by_number.setdefault(part.number, part)
-        if twin is not part:
-            raise UsageError(f"shard {part.plan.shard} is there twice: {twin.folder} and {part.folder}")
-    _write(into, [by_number[number] for number in sorted(by_number)])
-    return list(_missing(first.plan, by_number))
+    for part, other in pairwise(parts):
+        if part.shard.index == other.shard.index:
+            raise UsageError(f"shard {part.shard} is there twice: {part.folder} and {other.folder}")
+    joined = _joined(parts)
+    twice = sum(len(part.plan.cells) for part in parts) - len(joined.cells)
+    if twice or not (joined.lacks or _digest(joined) == first.shard.whole):
+        raise UsageError("these shards do not hold each cell of their plan once: they are balanced by different runs")
+    _write(into, joined, b"".join(part.lines for part in parts))
+    return list(_missing(joined, parts))
 
 
 def _read(folder: Path) -> Part:
     try:
-        contents, raw = run_files.read(folder), run_files.read_files(folder)
+        raw = run_files.read_files(folder)
+        contents = run_files.decode(folder, raw)
     except UsageError as problem:
         raise UsageError(f"{problem}; the other runs can be joined without {folder}") from None
     plan = contents.plan
@@ -125,64 +155,101 @@ def _read(folder: Path) -> Part:
         raise UsageError(f"{folder} is no shard; merge joins the runs of conformance run --shard I/N")
     lines = [line for line in raw.lines.splitlines(keepends=True) if line.endswith(b"\n")]
     kept = b"".join(line for line in lines if not files.text_of(line).startswith(b'{"selected":'))
-    return Part(folder, plan, plan.shard.index, kept, frozenset(contents.verdicts))
+    left = tuple(one.id for one in plan.cells if one.id not in contents.verdicts)
+    return Part(folder, plan, plan.shard, _compared(plan), kept, left)
 
 
-def _differences(one: Plan, other: Plan, *, any_cpu: bool) -> Iterator[str]:
-    """What differs between the plans of two shards, one phrase each."""
+def _differences(one: Part, other: Part, *, any_cpu: bool) -> list[str]:
+    """What differs between two shards, one phrase each."""
     left_out = NOT_COMPARED + PROCESSOR * any_cpu
-    was, now = _settings(one), _settings(other)
-    for name in (name for name in was if name not in left_out and was[name] != now[name]):
-        yield f"{name} {in_words(was[name])} and {in_words(now[name])}"
-    if one.judge.code != other.judge.code:
-        yield f"they have different judges, {one.judge} and {other.judge}"
-    whole, twin = _sources_and_cells(one), _sources_and_cells(other)
-    changed = [name for name in {**whole, **twin} if whole.get(name) != twin.get(name)]
-    if changed:
-        in_both = changed[0] in whole and changed[0] in twin
-        yield f"{some(changed)} {'differs' if in_both else 'is in one of them alone'}"
-    for name in (field.name for field in fields(one) if field.name not in (*APART, *was)):
-        if getattr(one, name) != getattr(other, name):
-            yield f"{name} differ"
-    if one.models == other.models and one.shard and other.shard and one.shard.parts != other.shard.parts:
-        yield "the models are split in another way"
+    was, now = _settings(one.plan), _settings(other.plan)
+    names = [name for name in was if name not in left_out and was[name] != now[name]]
+    found = [f"{name} {in_words(was[name])} and {in_words(now[name])}" for name in names]
+    if one.plan.judge.code != other.plan.judge.code:
+        found.append(f"they have different judges, {one.plan.judge} and {other.plan.judge}")
+    changed = [name for name, what in one.compared.items() if other.compared.get(name, what) != what]
+    alone = [name for name in one.compared.keys() ^ other.compared.keys() if name.startswith(SOURCE)]
+    if changed or alone:
+        found.append(f"{some(changed)} differs" if changed else f"{some(sorted(alone))} is in one of them alone")
+    if not found and (one.shard.whole, one.shard.count) != (other.shard.whole, other.shard.count):
+        commands = (shlex.join(("conformance", *part.plan.command)) for part in (one, other))
+        found.append(f"they are of different plans, shard {one.shard} and {other.shard} of {' and '.join(commands)}")
+    return found
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
     """What is short enough to show, by name."""
-    environment = {field.name: getattr(plan.environment, field.name) for field in fields(plan.environment)}
-    return {**environment, **{name: getattr(plan, name) for name in ("seed", "deadline", "measure", "depth")}}
+    own = {field.name: getattr(plan, field.name) for field in fields(plan) if field.name not in APART}
+    return {field.name: getattr(plan.environment, field.name) for field in fields(plan.environment)} | own
 
 
-def _sources_and_cells(plan: Plan) -> dict[str, Any]:
+def _compared(plan: Plan) -> dict[str, Any]:
     """Digests and places of the sources, by paths from the folder that holds them all, and the cells."""
-    places = [*plan.modes.values(), *(model.location for model in plan.models.values())]
-    sources = [*plan.digests, *(path for place in places for path in place.paths)]
-    top = os.path.commonpath([str(Path(name).parent) for name in sources]) if sources else ""
+    top = os.path.commonpath([str(Path(name).parent) for name in plan.digests] or [os.sep])
 
     def short(path: str) -> str:
         return os.path.relpath(path, top) if path else ""
 
     return {
-        **{f"cell {planned.id}": planned for planned in plan.cells},
-        **{f"source {short(path)}": digest for path, digest in plan.digests.items()},
+        **{f"{SOURCE}{short(path)}": digest for path, digest in plan.digests.items()},
         **{f"mode {name}": place.moved(short) for name, place in plan.modes.items()},
         **{
             f"model {name}": replace(model, location=model.location.moved(short), written=None)
             for name, model in plan.models.items()
         },
+        **{f"cell {planned.id}": planned for planned in plan.cells},
     }
 
 
-def _write(into: Path, parts: Sequence[Part]) -> None:
-    """Write the joined run whole, or not at all."""
-    environments = [part.plan.environment for part in parts]
-    cpu, capability = (" and ".join(dict.fromkeys(getattr(e, name) for e in environments)) for name in PROCESSOR)
-    plan = replace(
-        parts[0].plan, shard=None, command=(), environment=replace(environments[0], cpu=cpu, cpu_capability=capability)
+def _digest(plan: Plan) -> str:
+    """What tells a whole plan from all others, on whatever machine and wherever its sources lie."""
+    every = {**_compared(plan), **{name: getattr(plan, name) for name in ("compiling_modes", "symptoms")}}
+    text = json.dumps({name: to_json(value) for name, value in every.items()}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def _joined(parts: Sequence[Part]) -> Plan:
+    """The plan of the joined run, its cells in the order of the whole plan."""
+    first, plans = parts[0], [part.plan for part in parts]
+    cpu, capability = (" and ".join(dict.fromkeys(getattr(p.environment, name) for p in plans)) for name in PROCESSOR)
+    there = {part.shard.index for part in parts}
+    placed = {place: one for part in parts for place, one in zip(part.shard.places, part.plan.cells, strict=True)}
+    cells = tuple(placed[place] for place in sorted(placed))
+    compiling = {name for plan in plans for name in plan.compiling_modes}
+    return replace(
+        first.plan,
+        shard=None,
+        lacks=_say([number for number in range(1, first.shard.count + 1) if number not in there], first.shard.count),
+        command=(),
+        environment=replace(first.plan.environment, cpu=cpu, cpu_capability=capability),
+        cells=cells,
+        models={name: model for plan in plans for name, model in plan.models.items()},
+        modes={name: place for plan in plans for name, place in plan.modes.items()},
+        compiling_modes=tuple(name for name in dict.fromkeys(one.cell.mode for one in cells) if name in compiling),
+        symptoms={name: symptom for plan in plans for name, symptom in plan.symptoms.items()},
     )
+
+
+def _say(numbers: Sequence[int], count: int) -> str:
+    """Shards in words, their numbers as an array job takes them; "" if there are none.
+
+    >>> _say([2, 5, 6, 7], 9), _say([3], 4), _say([], 4)
+    ('shards 2,5-7 of 9', 'shard 3 of 4', '')
+    """
+    rows: list[list[int]] = []
+    for number in numbers:
+        if rows and rows[-1][-1] == number - 1:
+            rows[-1][1:] = [number]
+        else:
+            rows.append([number])
+    said = ",".join("-".join(map(str, row)) for row in rows)
+    return f"shard{'s' * (len(numbers) > 1)} {said} of {count}" if rows else ""
+
+
+def _write(into: Path, plan: Plan, lines: bytes) -> None:
+    """Write the joined run whole, or not at all."""
     try:
-        run_files.create(into, plan, b"".join(part.lines for part in parts))
+        run_files.create(into, plan, lines)
         run_files.Writer(into).close()  # which says that the run is complete, if it is
     except (OSError, StoreError) as problem:
         with contextlib.suppress(StoreError):
@@ -190,13 +257,12 @@ def _write(into: Path, parts: Sequence[Part]) -> None:
         raise StoreError(f"--into {into}: {problem}") from None
 
 
-def _missing(plan: Plan, parts: Mapping[int, Part]) -> Iterator[str]:
+def _missing(joined: Plan, parts: Sequence[Part]) -> Iterator[str]:
     """The shards that are not there, and the cells that a shard did not judge."""
-    assert plan.shard
-    for number, models in enumerate(plan.shard.parts, 1):
-        judged = parts[number].judged if number in parts else frozenset()
-        left = [p.id for p in plan.cells if p.cell.model in models and p.id not in judged]
-        if left:
-            how = f"({parts[number].folder}) is incomplete" if number in parts else "is missing"
-            cells = f"{counted(len(left), 'cell')} without a verdict, {some(left, MOST_NAMED)}"
-            yield f"shard {number}/{len(plan.shard.parts)} {how}: {cells}"
+    if joined.lacks:
+        most = parts[0].shard.cells
+        yield f"missing: {joined.lacks}, with {most - len(joined.cells)} of {counted(most, 'cell')}"
+    for part in parts:
+        if part.left:
+            cells = f"{counted(len(part.left), 'cell')} without a verdict, {some(part.left, MOST_NAMED)}"
+            yield f"shard {part.shard} ({part.folder}) is incomplete: {cells}"

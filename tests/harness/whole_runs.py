@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from conformance.records.cell import Cell, Discrepancy, Measure, Observation, TensorName, Verdict
 from conformance.records.convert import to_json
-from conformance.records.plan import PlannedCell, Shard
-from conformance.store import files, run_files
+from conformance.records.plan import PlannedCell
+from conformance.store import files, run_files, shards
 from harness.made_by_hand import ENVIRONMENT, plan_for
 
 MODES, PRECISIONS = ("eager", "scripted", "compiled"), ("fp32", "amp_fp16", "amp_bf16")
@@ -42,7 +42,7 @@ def verdict(cell, status="PASS", margin=0.1, dtype="float32", tensors=1, **other
 def write(folder, plan, statuses=(), *, left_out=(), results=None):
     """Write a run: every cell passes, but for those with a verdict or status of their own; returns the folder."""
     given, records = dict(statuses), []
-    for planned in plan.own_cells:
+    for planned in plan.cells:
         if planned.id not in left_out:
             own = given.get(planned.id, "PASS")
             records.append({"verdict": to_json(own if isinstance(own, Verdict) else verdict(planned.id, own))})
@@ -53,7 +53,7 @@ def write(folder, plan, statuses=(), *, left_out=(), results=None):
     return folder
 
 
-def write_shards(folder, plan, parts, **others):
+def write_shards(folder, plan, count, **others):
     """Write the runs of all shards of a plan; returns their folders."""
-    shards = [replace(plan, shard=Shard(number, parts)) for number in range(1, len(parts) + 1)]
-    return [write(folder / f"shard{own.shard.index}", own, **others) for own in shards]
+    own = [shards.cut(plan, index, count, None) for index in range(1, count + 1)]
+    return [write(folder / f"shard{part.shard.index}", part, **others) for part in own]

@@ -7,7 +7,7 @@ from harness.whole_runs import at_first_case, plan_of_zoo, verdict, write
 
 import zoo
 from conformance.store import durations, run_files
-from conformance.store.durations import CELL, COMPILED, REFERENCE, ModelSeconds, of_cells
+from conformance.store.durations import CELL, COMPILED, REFERENCE, ModelSeconds, estimate
 
 
 def test_a_run_tells_the_seconds_of_its_models(tmp_path):
@@ -20,7 +20,7 @@ def test_a_run_tells_the_seconds_of_its_models(tmp_path):
 def seconds(plan, known):
     """The seconds of the plain cell and the compiled one of each model, in fp32."""
     cells = [p for p in plan.cells if p.cell.precision == "fp32" and p.cell.mode != "scripted"]
-    return list(of_cells(plan, cells, known).values())
+    return list(estimate(plan, known)(cells).values())
 
 
 def test_a_model_that_is_unknown_takes_as_long_as_those_that_are_known():
@@ -41,7 +41,7 @@ def test_a_cell_that_judges_one_of_two_cases_takes_half_the_time():
 def test_a_skipped_cell_takes_no_time():
     plan = plan_of_zoo(("net",))
     skipped = replace(plan.cells[0], skip="no GPU")
-    assert of_cells(plan, [skipped, plan.cells[1]], {"net": ModelSeconds(2.0, 0.5)}) == {
+    assert estimate(plan, {"net": ModelSeconds(2.0, 0.5)})([skipped, plan.cells[1]]) == {
         skipped.id: 0.0,
         plan.cells[1].id: 2.5,
     }

@@ -1,4 +1,4 @@
-"""Shards: each model in one of them, the same split everywhere; and what is judged once is there once when joined."""
+"""Shards: each cell in one of them, the same cut everywhere; and what is judged once is there once when joined."""
 
 import json
 import random
@@ -12,35 +12,56 @@ from harness.sources import ROOT
 from harness.whole_runs import at_first_case, plan_of_zoo, verdict, write, write_shards
 
 from conformance import cli
+from conformance.commands import stored
 from conformance.errors import RecordError, UsageError
 from conformance.records.convert import to_json
 from conformance.records.measurements import Reason, Result
-from conformance.records.plan import PlannedCell, Shard, SpecLocation
+from conformance.records.plan import Judge, PlannedCell, SpecLocation
 from conformance.store import durations, run_files, shards
 
 NAMES = tuple(f"model{i}" for i in range(76))
-PARTS = (("net",), ("gate",), ("line",))
 RED = "gate[compiled-fp32-cpu]"
 
 
-# The split
+# The cut
 
 
-def test_each_model_is_in_one_shard_and_every_process_computes_the_same_split():
-    plan = plan_of_zoo(NAMES)
-    split = shards.shard(plan, 2, 4, None)
-    assert split.index == 2
-    assert sorted(name for part in split.parts for name in part) == sorted(NAMES)
-    chosen = [replace(plan, shard=Shard(number, split.parts)).own_cells for number in range(1, 5)]
-    assert sorted(cell.id for own in chosen for cell in own) == sorted(cell.id for cell in plan.cells)
+def all_parts(plan, count, balance=None):
+    """The plans of all shards."""
+    return [shards.cut(plan, index, count, balance) for index in range(1, count + 1)]
+
+
+def models_of(plan):
+    return {planned.cell.model for planned in plan.cells}
+
+
+@pytest.mark.parametrize(("models", "count"), [(76, 4), (3, 3), (1, 4), (2, 5), (3, 27), (1, 20)])
+def test_each_cell_is_in_one_shard_whose_plan_holds_nothing_else(models, count):
+    plan = plan_of_zoo(NAMES[:models])
+    parts = all_parts(plan, count)
+    placed = {place: cell for part in parts for place, cell in zip(part.shard.places, part.cells, strict=True)}
+    assert tuple(placed[place] for place in range(len(plan.cells))) == plan.cells
+    assert sum(len(part.cells) for part in parts) == len(plan.cells)
+    assert all(part.models.keys() == models_of(part) for part in parts)
+    assert {(part.shard.count, part.shard.cells) for part in parts} == {(count, len(plan.cells))}
+    assert len({part.shard.whole for part in parts}) == 1
+    if count <= models:
+        assert sum(len(part.models) for part in parts) == models  # none is split without need
+    else:
+        assert sum(not part.cells for part in parts) < count - models  # and otherwise some is
+
+
+def test_every_process_cuts_in_the_same_way():
     code = (
         "import sys, json; sys.path[:0] = ['.', 'tests']\n"
         "from harness.whole_runs import plan_of_zoo\n"
         "from conformance.store import shards\n"
-        f"print(json.dumps(shards.shard(plan_of_zoo({NAMES!r}), 4, 4, None).parts))"
+        f"shard = shards.cut(plan_of_zoo({NAMES!r}), 4, 100, None).shard\n"
+        "print(json.dumps([shard.places, shard.whole]))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
-    assert tuple(map(tuple, json.loads(done.stdout))) == split.parts
+    shard = shards.cut(plan_of_zoo(NAMES), 4, 100, None).shard
+    assert json.loads(done.stdout) == [list(shard.places), shard.whole]
 
 
 @pytest.mark.parametrize("count", [2, 8])
@@ -50,7 +71,7 @@ def test_recorded_seconds_balance_the_shards(tmp_path, count):
     run = write(tmp_path / "run", plan, {p.id: replace(verdict(p.id), seconds=taken[p.cell.model]) for p in plan.cells})
     seconds = durations.of_run(run_files.read(run))
     whole = {name: 2.0 + 9 * known.cell for name, known in seconds.items()}
-    loads = [sum(whole[name] for name in part) for part in shards.shard(plan, 1, count, run).parts]
+    loads = [sum(whole[name] for name in part.models) for part in all_parts(plan, count, run)]
     assert max(loads) <= 1.1 * sum(loads) / count
 
 
@@ -58,41 +79,52 @@ def test_without_seconds_a_model_that_compiles_counts_more_and_a_skipped_cell_no
     plan = plan_of_zoo(("a", "b", "c", "d"))
     short = {"c", "d"}
     cells = tuple(p for p in plan.cells if p.cell.model not in short or p.cell.mode == "eager")
-    parts = shards.shard(replace(plan, cells=cells), 1, 2, None).parts
-    assert [len(short & set(part)) for part in parts] == [1, 1]
+    assert [len(short & models_of(part)) for part in all_parts(replace(plan, cells=cells), 2)] == [1, 1]
     plan = plan_of_zoo(("a", "b", "c"))
-    cells = tuple(PlannedCell(p.cell, "" if p.cell.model == "a" else "absent") for p in plan.cells)
-    parts = shards.shard(replace(plan, cells=cells), 1, 2, None).parts
-    assert {frozenset(part) for part in parts} == {frozenset("a"), frozenset("bc")}
+    cells = tuple(
+        PlannedCell(p.cell, "" if p.cell.model == "a" else "absent") for p in plan.cells if p.cell.model > "a"
+    )
+    parts = [models_of(part) for part in all_parts(replace(plan, cells=(plan.cells[0], *cells)), 2)]
+    assert sorted(parts, key=len) == [{"a"}, {"b", "c"}]
 
 
-def test_more_shards_than_models_and_a_run_without_seconds_are_refused(tmp_path):
+def test_a_large_model_is_split_among_small_ones_unless_it_is_timed(tmp_path):
+    plan = plan_of_zoo(("large", "b", "c", "d"))
+    taken = {p.id: replace(verdict(p.id), seconds=60.0 if p.cell.model == "large" else 1.0) for p in plan.cells}
+    run = write(tmp_path / "run", plan, taken)
+    assert sum("large" in part.models for part in all_parts(plan, 4, run)) > 1
+    timed = replace(plan, measure="speed")
+    assert sum("large" in part.models for part in all_parts(timed, 4, run)) == 1
+    partly = replace(timed, models={name: replace(model, timed=()) for name, model in plan.models.items()})
+    assert sum("large" in part.models for part in all_parts(partly, 4, run)) > 1
+
+
+def test_a_run_without_seconds_balances_nothing(tmp_path):
     plan = plan_of_zoo()
-    with pytest.raises(UsageError, match=r"^--shard 1/4: 3 models make at most as many shards$"):
-        shards.shard(plan, 1, 4, None)
     run = write(tmp_path / "run", plan, left_out=[p.id for p in plan.cells])
     with pytest.raises(UsageError, match=f"^--balance {run}: no cell of it was judged$"):
-        shards.shard(plan, 1, 2, run)
+        shards.cut(plan, 1, 2, run)
 
 
 def test_a_shard_is_a_complete_run_of_its_own_cells_and_no_others(tmp_path):
-    plan = replace(plan_of_zoo(), shard=Shard(2, (("net",), ("gate", "line"))))
+    plan = shards.cut(plan_of_zoo(), 2, 3, None)
     contents = run_files.read(write(tmp_path / "run", plan))
-    assert (len(contents.selected), contents.complete, contents.missing) == (18, True, ())
+    assert (len(contents.selected), contents.complete, contents.missing) == (9, True, ())
     lines = (write(tmp_path / "whole", plan_of_zoo()) / run_files.LINES).read_bytes()
-    other = write(tmp_path / "other", plan, left_out=["gate[eager-fp32-cpu]"])
+    other = write(tmp_path / "other", plan, left_out=[plan.cells[0].id])
     (other / run_files.LINES).write_bytes(lines)
-    with pytest.raises(UsageError, match=r"line \d+: the plan has no cell 'net"):
+    with pytest.raises(UsageError, match=r"line \d+: the plan has no cell '"):
         run_files.read(other)
 
 
 @pytest.mark.parametrize(
-    "shard",
-    [Shard(1, (("net",),)), Shard(1, (("net", "gate"), ("gate", "line"))), Shard(3, (("net", "gate"), ("line",)))],
+    "wrong",
+    [{"index": 4}, {"places": (0, 1)}, {"places": (*range(8), 7)}, {"places": (-1, *range(8))}, {"cells": 8}],
 )
-def test_a_split_that_does_not_hold_each_model_once_is_refused(shard):
+def test_a_shard_that_is_no_part_of_the_whole_is_refused(wrong):
+    plan = shards.cut(plan_of_zoo(), 1, 3, None)
     with pytest.raises(RecordError, match=r"^Plan\.shard: "):
-        replace(plan_of_zoo(), shard=shard).check()
+        replace(plan, shard=replace(plan.shard, **wrong)).check()
 
 
 # The joined run
@@ -102,7 +134,7 @@ def test_a_split_that_does_not_hold_each_model_once_is_refused(shard):
 def parts(tmp_path):
     """The runs of three shards; one cell is red, and one is measured."""
     results = {"a job": to_json(Reason("no clock"), Result)}
-    return write_shards(tmp_path, plan_of_zoo(), PARTS, statuses={RED: "FAIL"}, results=results)
+    return write_shards(tmp_path, plan_of_zoo(), 3, statuses={RED: "FAIL"}, results=results)
 
 
 def merged(capsys, *runs, into, options=()):
@@ -136,22 +168,46 @@ def test_all_shards_make_the_run_that_was_planned(tmp_path, parts, capsys):
     assert "27 cells: 26 pass, 1 fail" in capsys.readouterr().out
 
 
-def test_a_missing_shard_is_named_and_the_run_is_incomplete(tmp_path, parts, capsys):
+def test_missing_shards_are_named_and_the_run_is_incomplete(tmp_path, parts, capsys):
     code, said = merged(capsys, parts[0], parts[2], into=tmp_path / "all")
-    assert code == 1
-    first = "gate[eager-fp32-cpu], gate[scripted-fp32-cpu], gate[compiled-fp32-cpu] and 6 more"
-    assert said == f"conformance: shard 2/3 is missing: 9 cells without a verdict, {first}\n"
+    assert (code, said) == (1, "conformance: missing: shard 2 of 3, with 9 of 27 cells\n")
     contents = run_files.read(tmp_path / "all")
-    assert (contents.complete, len(contents.missing)) == (False, 9)
+    assert (contents.complete, contents.has_all, len(contents.verdicts)) == (False, False, 18)
+    run_files.Writer(tmp_path / "all").close()
+    assert not run_files.read(tmp_path / "all").complete
+    assert cli.main(["show", str(tmp_path / "all"), f"--junitxml={tmp_path / 'junit.xml'}"]) == 1
+    assert "\nincomplete: shard 2 of 3 missing" in capsys.readouterr().out
+    assert '<error type="NOTRUN" message="shard 2 of 3 missing"' in (tmp_path / "junit.xml").read_text()
+    code, said = merged(capsys, parts[2], into=tmp_path / "third")
+    assert (code, said) == (1, "conformance: missing: shards 1-2 of 3, with 18 of 27 cells\n")
+    assert f"{tmp_path / 'all'} is no shard" in refusal(tmp_path / "new", capsys, tmp_path / "all", parts[1])
+
+
+def test_github_is_told_of_missing_shards(tmp_path, parts, capsys, monkeypatch):
+    monkeypatch.setenv(stored.ACTIONS, "true")
+    monkeypatch.setenv(stored.SUMMARY, str(tmp_path / "summary.md"))
+    assert cli.main(["merge", *map(str, parts[1:]), "--into", str(tmp_path / "all")]) == 1
+    assert "\n::error title=conformance::shard 1 of 3 missing\n" in capsys.readouterr().out
+    assert ", shard 1 of 3 missing · " in (tmp_path / "summary.md").read_text()
+
+
+def test_empty_shards_are_joined_too(tmp_path, capsys):
+    plan = plan_of_zoo(("net",))
+    parts = write_shards(tmp_path, plan, 12)
+    assert sum(not run_files.read(part).plan.cells for part in parts) == 3
+    assert all(run_files.read(part).complete for part in parts)
+    code, said = merged(capsys, *parts, into=tmp_path / "all")
+    assert (code, said) == (0, "")
+    assert run_files.read(tmp_path / "all").plan == plan
 
 
 def test_a_shard_that_did_not_end_is_named(tmp_path, parts, capsys):
     (parts[0] / run_files.DONE).unlink()
+    cell = run_files.read(parts[0]).selected[-1]
     path = parts[0] / run_files.LINES
     *lines, verdict_line, _ = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines, verdict_line[:-20]]))
     code, said = merged(capsys, *parts, into=tmp_path / "all")
-    cell = "net[compiled-amp_bf16-cpu]"
     assert code == 1
     assert said == f"conformance: shard 1/3 ({parts[0]}) is incomplete: 1 cell without a verdict, {cell}\n"
     assert run_files.read(tmp_path / "all").missing == (cell,)
@@ -184,35 +240,53 @@ def test_a_shard_that_is_damaged_doubled_or_whole_is_refused(tmp_path, parts, ca
         ({"environment": {"cpu": "another", "gpus": ("one",)}}, "cpu a processor and another; gpus none and one"),
         ({"digests": {"/src/net.py": "ff"}}, "source net.py differs"),
         ({"digests": {"/src/net.py": "00", "/src/more.py": "11"}}, "source more.py is in one of them alone"),
-        ({"models": ("net", "gate", "lime")}, "cell line[eager-fp32-cpu] and 19 more is in one of them alone"),
-        ({"compiling_modes": ()}, "compiling_modes differ"),
-        ({"models": {"net": {"location": SpecLocation("x")}}}, "model net differs"),
-        ({"parts": (("line",), ("gate",), ("net",))}, "the models are split in another way"),
-        ({"parts": (("net",), ("gate", "line"))}, "the models are split in another way"),
-        ({"first": True}, "depth all cases and compiled at the first case"),
+        (
+            {"models": ("net", "gate", "lime")},
+            "they are of different plans, shard 1/3 and 2/3 of conformance run nets.py",
+        ),
+        ({"compiling_modes": ()}, "they are of different plans"),
+        ({"parts": 4}, "they are of different plans, shard 1/3 and 2/4 of "),
+        ({"first": True}, "they are of different plans"),
+        ({"judge": Judge(code="another")}, "they have different judges"),
+        ({"strict": True}, "strict False and True"),
     ],
 )
-def test_another_plan_environment_or_revision_is_refused(tmp_path, parts, capsys, change, words):
+def test_another_plan_environment_or_revision_is_refused(tmp_path, capsys, change, words):
     fields = dict(change)
-    names, split, first = (fields.pop(name, None) for name in ("models", "parts", "first"))
-    plan = plan_of_zoo(names if isinstance(names, tuple) else ("net", "gate", "line"), **fields)
-    plan = at_first_case(plan) if first else plan
-    if isinstance(names, dict):
-        plan = with_models(plan, names)
-    split = split or tuple((name,) for name in plan.models)
-    other = write(tmp_path / "other", replace(plan, shard=Shard(2, split)))
-    said = refusal(tmp_path, capsys, parts[0], other)
-    assert said.startswith(f"conformance: {parts[0]} and {other} cannot be joined: ")
+    names, count, first = fields.pop("models", ("net", "gate", "line")), fields.pop("parts", 3), fields.pop("first", 0)
+    command = ("run", "nets.py")
+    plan = plan_of_zoo(names, command=command, **fields)
+    one = write(tmp_path / "one", replace(shards.cut(plan_of_zoo(), 1, 3, None), command=command))
+    other = write(tmp_path / "other", shards.cut(at_first_case(plan) if first else plan, 2, count, None))
+    said = refusal(tmp_path, capsys, one, other)
+    assert said.startswith(f"conformance: {one} and {other} cannot be joined: ")
     assert words in said
+
+
+def test_what_two_shards_have_in_common_must_be_the_same(tmp_path, capsys):
+    parts = all_parts(plan_of_zoo(("net",)), 3)
+    moved = with_models(parts[1], {"net": {"location": SpecLocation("x")}})
+    runs = [write(tmp_path / part.shard.whole / str(part.shard.index), part) for part in (parts[0], moved)]
+    assert "cannot be joined: model net differs\n" in refusal(tmp_path, capsys, *runs)
+
+
+def test_shards_that_are_cut_in_different_ways_are_refused(tmp_path, parts, capsys):
+    plan = plan_of_zoo()
+    slow = {p.id: replace(verdict(p.id), seconds=99.0 if p.cell.model == "line" else 1.0) for p in plan.cells}
+    balance = write(tmp_path / "earlier", plan, slow)
+    others = [write(tmp_path / f"other{i}", shards.cut(plan, i, 3, balance)) for i in (2, 3)]
+    said = refusal(tmp_path, capsys, parts[0], *others)
+    assert "do not hold each cell of their plan once" in said
 
 
 def test_the_same_sources_may_lie_in_another_folder_and_processors_differ_if_asked_for(tmp_path, parts, capsys):
     plan = plan_of_zoo(environment={"cpu": "another", "cores": 64}, digests={"/elsewhere/net.py": "00"})
-    other = write(tmp_path / "other", replace(plan, shard=Shard(2, PARTS)))
+    other = write(tmp_path / "other", shards.cut(plan, 2, 3, None))
     assert "cannot be joined: cpu a processor and another\n" in refusal(tmp_path, capsys, parts[0], other)
     code, said = merged(capsys, parts[0], other, parts[2], into=tmp_path / "all", options=["--any-cpu"])
-    assert (code, said) == (0, "")
-    assert run_files.read(tmp_path / "all").plan.environment.cpu == "a processor and another"
+    assert (code, said) == (1, "")
+    contents = run_files.read(tmp_path / "all")
+    assert (contents.plan.environment.cpu, contents.complete) == ("a processor and another", True)
 
 
 def test_a_folder_that_exists_is_left_as_it_is(tmp_path, parts, capsys):
