@@ -202,7 +202,7 @@ def pytest_collection(session: pytest.Session) -> bool | None:
     if config.pluginmanager.has_plugin("dsession"):
         return None  # xdist's workers collect
     folder = Path(config.getoption("--conformance-run"))
-    plan = run_files.read(folder).plan
+    plan = run_files.read_plan(folder)
     config.stash[EXECUTOR] = Executor(plan, folder / run_files.REFERENCES)
     planned = {one.id: one for one in plan.cells}
     session.items = [CellItem.from_parent(session, name=cell, planned=planned[cell]) for cell in config.stash[CELLS]]
@@ -309,7 +309,7 @@ class Recorder:
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
         """Let a cell that ends its worker be a CRASH. xdist replaces the worker, and the other cells are judged."""
-        (planned,) = (one for one in run_files.read(self._folder).plan.cells if one.id == _cell_of(crashitem))
+        (planned,) = (one for one in run_files.read_plan(self._folder).cells if one.id == _cell_of(crashitem))
         verdict = judge(planned.id, Observation("crashed", message=WORKER_DIED), planned.expect)
         report.when = "call"
         report.user_properties.append((VERDICT, to_json(verdict)))

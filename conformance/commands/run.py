@@ -67,7 +67,7 @@ def run(options: RunOptions) -> int:
     judging.check_options(options.choice)
     folder = folder_to_resume(options.resume, options.request) if options.resume else _new_run(options)
     started = time.monotonic()
-    plan = run_files.read(folder).plan
+    plan = run_files.read_plan(folder)
     if plan.shard and not plan.cells:
         tell(f"shard {plan.shard} is empty: the other shards have all {counted(plan.shard.cells, 'cell')}")
     again = resuming.command(folder, plan)
@@ -203,7 +203,9 @@ def _new_run(options: RunOptions) -> Path:
     plan = planning.make_plan(replace(options.request, all_sizes=bench, first_case=quick))
     plan = replace(_with_measures(plan, options, quick=quick), every_tensor=options.every_tensor, strict=options.strict)
     plan = replace(plan, judge=planning.describe_judge(), command=options.command)
-    plan = shards.cut(plan, *options.shard, options.balance) if options.shard else plan
+    if options.shard:
+        index, count = options.shard
+        plan = shards.cut(plan, shards.split(plan, count, options.balance)[index - 1])
     run_files.create(folder, plan)
     return folder
 

@@ -150,7 +150,7 @@ def case_of(name: str) -> str:
     return name.partition(", ")[0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a run may have a hundred thousand
 class Measure:
     """One number and its budget. It is met if value ≤ budget, so a NaN never meets it.
 
@@ -180,7 +180,7 @@ class Measure:
         return self.value / self.budget if self.budget and not math.isnan(self.value) else math.inf
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a run may have a hundred thousand
 class Discrepancy:
     """One tensor of one case, compared with the oracle's.
 

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -99,6 +100,14 @@ def bound(verdict: Verdict) -> Verdict:
     return replace(verdict, notes=(*verdict.notes, note), observation=replace(bare, discrepancies=tuple(kept)))
 
 
+def _line(verdict: Verdict) -> bytes:
+    """The line of a verdict, which is shortened only if it is too long."""
+    line = files.record_line({"verdict": to_json(verdict)})
+    if len(line) + FRAME_BYTES <= RECORD_BYTES:
+        return line
+    return files.record_line({"verdict": to_json(bound(verdict))})
+
+
 def bound_result(result: Result) -> Result:
     """The result itself, or the reason why it is not stored."""
     size = _size(result, Result)
@@ -176,7 +185,13 @@ class Files(NamedTuple):
     @property
     def digest(self) -> str:
         """What `run.json` must say of the others."""
-        return hashlib.sha256(self.plan + self.lines).hexdigest()
+        return self.digest_of(len(self.lines))
+
+    def digest_of(self, size: int) -> str:
+        """The digest of the plan and of so many bytes of the lines."""
+        whole = hashlib.sha256(self.plan)
+        whole.update(memoryview(self.lines)[:size])
+        return whole.hexdigest()
 
 
 def read_files(folder: Path) -> Files:
@@ -211,33 +226,58 @@ def decode(folder: Path, raw: Files, observations: dict[str, bytes] | None = Non
     Raises:
         UsageError: a file has another format, is damaged, or contradicts another; the message names file and line.
     """
+    plan = _plan(folder, raw)
+    return _Lines(plan, observations).contents(folder, raw)
+
+
+def read_plan(folder: Path) -> Plan:
+    """The plan of a run alone.
+
+    Raises:
+        UsageError: the folder is no run folder, or its plan is damaged; the message names the file.
+    """
+    return _plan(folder, Files(_content(folder / PLAN), b"", b""))
+
+
+def _plan(folder: Path, raw: Files) -> Plan:
     plan: Plan = files.decode(folder / PLAN, raw.plan, "plan", Plan)
     try:
         plan.check()
     except RecordError as problem:
         raise UsageError(f"{folder / PLAN}: {problem}") from None
-    lines = _Lines(plan, observations)
-    *whole, torn = raw.lines.split(b"\n")
-    for number, line in enumerate(whole, 1):
-        try:
-            lines.take(files.text_of(line + b"\n"))
-        except RecordError as problem:
-            raise UsageError(f"{folder / LINES}, line {number}: {problem}") from None
-    complete = _is_complete(folder / DONE, raw)
-    return Contents(plan, lines.selected, lines.verdicts, lines.results, lines.changed, len(torn), complete)
+    return plan
 
 
 class _Lines:
-    """What the lines of a run say."""
+    """What the lines of a run say. Lines that are added later are taken alone."""
 
     def __init__(self, plan: Plan, observations: dict[str, bytes] | None) -> None:
+        self.plan, self.bytes, self.count, self.digest = plan, 0, 0, ""
         self.selected = tuple(planned.id for planned in plan.cells)
         self.verdicts: dict[str, Verdict] = {}
         self.results: dict[str, Result] = {}
         self.changed: tuple[str, ...] = ()
         self._own, self._observations = frozenset(self.selected), observations
 
-    def take(self, text: bytes) -> None:
+    def begin(self, raw: Files) -> bool:
+        """Whether a run with these files begins with the plan and the lines that were taken."""
+        return raw.digest_of(self.bytes) == self.digest
+
+    def contents(self, folder: Path, raw: Files) -> Contents:
+        """What a run holds that begins so; see `decode`."""
+        whole = raw.lines.rfind(b"\n") + 1
+        for line in BytesIO(raw.lines[self.bytes : whole]):
+            self.count += 1
+            try:
+                self._take(files.text_of(line))
+            except RecordError as problem:
+                raise UsageError(f"{folder / LINES}, line {self.count}: {problem}") from None
+        self.bytes, self.digest = whole, raw.digest_of(whole)
+        verdicts, torn = dict(self.verdicts), len(raw.lines) - whole
+        complete = _is_complete(folder / DONE, raw)
+        return Contents(self.plan, self.selected, verdicts, dict(self.results), self.changed, torn, complete)
+
+    def _take(self, text: bytes) -> None:
         """Add the record in a JSON text.
 
         Raises:
@@ -280,7 +320,7 @@ def _is_complete(path: Path, raw: Files) -> bool:
     raise UsageError(f"{path} has the digest of another {PLAN} or {LINES}; the run is damaged")
 
 
-_decoded: dict[Path, tuple[Files, Contents]] = {}  # what this process last read of each folder
+_decoded: dict[Path, _Lines] = {}  # what this process last read of each folder
 
 
 def create(folder: Path, plan: Plan, lines: bytes = b"") -> None:
@@ -313,15 +353,17 @@ def create(folder: Path, plan: Plan, lines: bytes = b"") -> None:
 
 
 def read(folder: Path) -> Contents:
-    """Everything that is stored. A process decodes it again only if it has changed.
+    """Everything that is stored. A process decodes again only what is new.
 
     Raises:
         UsageError: the folder is no run folder, has another format, or is damaged; the message names file and line.
     """
-    raw = read_files(folder)
-    if folder not in _decoded or _decoded[folder][0] != raw:
-        _decoded[folder] = raw, decode(folder, raw)
-    return _decoded[folder][1]
+    raw, lines = read_files(folder), _decoded.pop(folder, None)
+    if lines is None or not lines.begin(raw):
+        lines = _Lines(_plan(folder, raw), None)
+    contents = lines.contents(folder, raw)
+    _decoded[folder] = lines  # not if it was refused
+    return contents
 
 
 class Writer:
@@ -368,15 +410,15 @@ class Writer:
         Raises:
             StoreError: they could not be stored.
         """
-        self._append({"selected": cells}, what="the selection")
+        self._append(files.record_line({"selected": cells}), what="the selection")
 
-    def note_changed(self, files: Sequence[str]) -> None:
+    def note_changed(self, changed: Sequence[str]) -> None:
         """Store the paths of all files that changed while the run went on.
 
         Raises:
             StoreError: they could not be stored.
         """
-        self._append({"changed": list(files)}, what="what changed")
+        self._append(files.record_line({"changed": list(changed)}), what="what changed")
 
     def add(self, verdict: Any) -> None:
         """Store the JSON form of one verdict. It is on the disk when this returns.
@@ -386,9 +428,8 @@ class Writer:
         Raises:
             StoreError: it could not be stored.
         """
-        whole = from_json(Verdict, verdict)
-        short = bound(whole if self._every_tensor else condense(whole))
-        self._append({"verdict": to_json(short)}, what=f"the verdict of {short.cell}")
+        whole: Verdict = from_json(Verdict, verdict)
+        self._append(_line(whole if self._every_tensor else condense(whole)), what=f"the verdict of {whole.cell}")
 
     def add_kept(self, verdicts: Iterable[Verdict]) -> None:
         """Store verdicts of earlier runs, all at once, because the disk takes as long for one.
@@ -396,7 +437,7 @@ class Writer:
         Raises:
             StoreError: they could not be stored.
         """
-        self._append(*({"verdict": to_json(bound(verdict))} for verdict in verdicts), what="the kept verdicts")
+        self._append(*map(_line, verdicts), what="the kept verdicts")
 
     def add_result(self, job: str, result: Result) -> None:
         """Store the result of a job. It is on the disk when this returns. One that is too long is not stored.
@@ -404,7 +445,8 @@ class Writer:
         Raises:
             StoreError: it could not be stored.
         """
-        self._append({"job": job, "result": to_json(bound_result(result), Result)}, what=f"the result of {job}")
+        record = {"job": job, "result": to_json(bound_result(result), Result)}
+        self._append(files.record_line(record), what=f"the result of {job}")
 
     def close(self) -> None:
         """Write `run.json` if the run is complete, and release the lock, so that other processes can write.
@@ -420,11 +462,11 @@ class Writer:
             os.close(self._file)
             self._lock.release()
 
-    def _append(self, *records: dict[str, Any], what: str) -> None:
+    def _append(self, *added: bytes, what: str) -> None:
         """Append lines whole or not at all. After a failure nothing is written: the disk may be full or broken."""
         if self._failed is not None:
             raise self._failed
-        lines = b"".join(map(files.record_line, records))
+        lines = b"".join(added)
         if self._bytes + len(lines) > LARGEST:
             raise self._failure(what, f"a run has at most {LARGEST} bytes")
         if not os.fstat(self._file).st_nlink:

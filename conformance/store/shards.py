@@ -14,6 +14,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,15 +35,14 @@ DIGITS = 16  # of the digest
 ALMOST = 1 - 1e-9  # because sums of seconds are rounded
 
 
-def cut(plan: Plan, index: int, count: int, balance: Path | None) -> Plan:
-    """The plan of one shard. It has no cells if there are more shards than parts.
+def split(plan: Plan, count: int, balance: Path | None) -> list[Shard]:
+    """The shards of a plan. Some have no cells if there are more of them than parts.
 
     The longest part goes first, each to the shard that has least so far. What decides is the plan and the seconds; both
     are the same everywhere, because the seconds are part of this package or of the run that is named.
 
     Args:
         plan: the whole plan.
-        index: which one, from 1.
         count: number of shards.
         balance: the folder of a run whose seconds decide; None for those that were measured of the zoo.
 
@@ -50,14 +50,19 @@ def cut(plan: Plan, index: int, count: int, balance: Path | None) -> Plan:
         UsageError: that run cannot be read or has no seconds.
     """
     seconds = estimate(plan, of_the_zoo() if balance is None else _of_run(balance))
-    loads, own = [(0.0, number) for number in range(1, count + 1)], list[int]()
+    loads = [(0.0, number) for number in range(count)]
+    places: list[list[int]] = [[] for _ in loads]
     for weight, part in sorted(_parts(plan, count, seconds), key=lambda one: (-one[0], _mixed(plan.cells[one[1][0]]))):
         load, lightest = loads[0]
         heapq.heapreplace(loads, (load + weight, lightest))
-        own += part if lightest == index else []
-    places = tuple(sorted(own))
-    shard = Shard(index, count, places, len(plan.cells), _digest(plan.with_cells(plan.cells)))
-    return replace(plan.with_cells([plan.cells[place] for place in places]), shard=shard)
+        places[lightest] += part
+    whole = _digest(plan.with_cells(plan.cells))
+    return [Shard(i, count, tuple(sorted(own)), len(plan.cells), whole) for i, own in enumerate(places, 1)]
+
+
+def cut(plan: Plan, shard: Shard) -> Plan:
+    """The plan of a shard alone."""
+    return replace(plan.with_cells([plan.cells[place] for place in shard.places]), shard=shard)
 
 
 def _mixed(first: PlannedCell) -> bytes:
@@ -101,7 +106,6 @@ class Part:
 
     Attributes:
         folder, plan, shard: its folder, its plan, and what the plan says of the whole one.
-        compared: what must be the same in all shards that have it, by name.
         lines: what it judged and measured.
         left: ids of its cells that have no verdict.
     """
@@ -109,7 +113,6 @@ class Part:
     folder: Path
     plan: Plan
     shard: Shard
-    compared: Mapping[str, Any]
     lines: bytes
     left: tuple[str, ...]
 
@@ -129,14 +132,17 @@ def merge(folders: Sequence[Path], into: Path, *, any_cpu: bool) -> list[str]:
     """
     if os.path.lexists(into):
         raise UsageError(f"--into {into}: it exists; a joined run needs a new folder")
-    first, *others = parts = sorted(map(_read, folders), key=lambda part: part.shard.index)
-    for other in others:
-        if different := _differences(first, other, any_cpu=any_cpu):
+    parts = [first := _read(folders[0])]
+    compared = _compared(first.plan)
+    for other in map(_read, folders[1:]):
+        if different := _differences(first, compared, other, any_cpu=any_cpu):
             raise UsageError(f"{first.folder} and {other.folder} cannot be joined: {'; '.join(different)}")
+        parts.append(replace(other, plan=replace(other.plan, digests={})))  # which are the same, and many
+    parts.sort(key=lambda part: part.shard.index)
     for part, other in pairwise(parts):
         if part.shard.index == other.shard.index:
             raise UsageError(f"shard {part.shard} is there twice: {part.folder} and {other.folder}")
-    joined = _joined(parts)
+    joined = _joined(first, parts)
     twice = sum(len(part.plan.cells) for part in parts) - len(joined.cells)
     if twice or not (joined.lacks or _digest(joined) == first.shard.whole):
         raise UsageError("these shards do not hold each cell of their plan once: they are balanced by different runs")
@@ -147,7 +153,7 @@ def merge(folders: Sequence[Path], into: Path, *, any_cpu: bool) -> list[str]:
 def _read(folder: Path) -> Part:
     try:
         raw = run_files.read_files(folder)
-        contents = run_files.decode(folder, raw)
+        contents = run_files.decode(folder, raw, {})  # what was observed is decoded once, of the joined run
     except UsageError as problem:
         raise UsageError(f"{problem}; the other runs can be joined without {folder}") from None
     plan = contents.plan
@@ -156,19 +162,20 @@ def _read(folder: Path) -> Part:
     lines = [line for line in raw.lines.splitlines(keepends=True) if line.endswith(b"\n")]
     kept = b"".join(line for line in lines if not files.text_of(line).startswith(b'{"selected":'))
     left = tuple(one.id for one in plan.cells if one.id not in contents.verdicts)
-    return Part(folder, plan, plan.shard, _compared(plan), kept, left)
+    return Part(folder, plan, plan.shard, kept, left)
 
 
-def _differences(one: Part, other: Part, *, any_cpu: bool) -> list[str]:
-    """What differs between two shards, one phrase each."""
+def _differences(one: Part, compared: Mapping[str, Any], other: Part, *, any_cpu: bool) -> list[str]:
+    """What differs between two shards, one phrase each; `compared` is what must be the same of the first."""
     left_out = NOT_COMPARED + PROCESSOR * any_cpu
     was, now = _settings(one.plan), _settings(other.plan)
     names = [name for name in was if name not in left_out and was[name] != now[name]]
     found = [f"{name} {in_words(was[name])} and {in_words(now[name])}" for name in names]
     if one.plan.judge.code != other.plan.judge.code:
         found.append(f"they have different judges, {one.plan.judge} and {other.plan.judge}")
-    changed = [name for name, what in one.compared.items() if other.compared.get(name, what) != what]
-    alone = [name for name in one.compared.keys() ^ other.compared.keys() if name.startswith(SOURCE)]
+    theirs = _compared(other.plan)
+    changed = [name for name, what in compared.items() if theirs.get(name, what) != what]
+    alone = [name for name in compared.keys() ^ theirs.keys() if name.startswith(SOURCE)]
     if changed or alone:
         found.append(f"{some(changed)} differs" if changed else f"{some(sorted(alone))} is in one of them alone")
     if not found and (one.shard.whole, one.shard.count) != (other.shard.whole, other.shard.count):
@@ -185,10 +192,10 @@ def _settings(plan: Plan) -> dict[str, Any]:
 
 def _compared(plan: Plan) -> dict[str, Any]:
     """Digests and places of the sources, by paths from the folder that holds them all, and the cells."""
-    top = os.path.commonpath([str(Path(name).parent) for name in plan.digests] or [os.sep])
+    top = _top(tuple(plan.digests))
 
     def short(path: str) -> str:
-        return os.path.relpath(path, top) if path else ""
+        return _from(top, path)
 
     return {
         **{f"{SOURCE}{short(path)}": digest for path, digest in plan.digests.items()},
@@ -201,6 +208,17 @@ def _compared(plan: Plan) -> dict[str, Any]:
     }
 
 
+@lru_cache(maxsize=1)
+def _top(paths: tuple[str, ...]) -> str:
+    """The folder that holds all of these files."""
+    return os.path.commonpath([str(Path(path).parent) for path in paths] or [os.sep])
+
+
+@lru_cache(maxsize=10_000)
+def _from(folder: str, path: str) -> str:
+    return os.path.relpath(path, folder) if path else ""
+
+
 def _digest(plan: Plan) -> str:
     """What tells a whole plan from all others, on whatever machine and wherever its sources lie."""
     every = {**_compared(plan), **{name: getattr(plan, name) for name in ("compiling_modes", "symptoms")}}
@@ -208,9 +226,9 @@ def _digest(plan: Plan) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
-def _joined(parts: Sequence[Part]) -> Plan:
+def _joined(first: Part, parts: Sequence[Part]) -> Plan:
     """The plan of the joined run, its cells in the order of the whole plan."""
-    first, plans = parts[0], [part.plan for part in parts]
+    plans = [part.plan for part in parts]
     cpu, capability = (" and ".join(dict.fromkeys(getattr(p.environment, name) for p in plans)) for name in PROCESSOR)
     there = {part.shard.index for part in parts}
     placed = {place: one for part in parts for place, one in zip(part.shard.places, part.plan.cells, strict=True)}
@@ -251,9 +269,11 @@ def _write(into: Path, plan: Plan, lines: bytes) -> None:
     try:
         run_files.create(into, plan, lines)
         run_files.Writer(into).close()  # which says that the run is complete, if it is
-    except (OSError, StoreError) as problem:
+    except (OSError, StoreError, UsageError) as problem:
         with contextlib.suppress(StoreError):
             files.remove(into)
+        if isinstance(problem, UsageError):  # a record is wrong, although its sum is right
+            raise
         raise StoreError(f"--into {into}: {problem}") from None
 
 

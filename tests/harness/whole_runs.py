@@ -55,5 +55,6 @@ def write(folder, plan, statuses=(), *, left_out=(), results=None):
 
 def write_shards(folder, plan, count, **others):
     """Write the runs of all shards of a plan; returns their folders."""
-    own = [shards.cut(plan, index, count, None) for index in range(1, count + 1)]
-    return [write(folder / f"shard{part.shard.index}", part, **others) for part in own]
+    return [
+        write(folder / f"shard{own.index}", shards.cut(plan, own), **others) for own in shards.split(plan, count, None)
+    ]

@@ -124,10 +124,13 @@ def test_a_run_that_is_added_to_while_it_is_read_is_not_damaged(filled):
     assert run_files.read(filled).complete
 
 
-def test_a_run_that_has_not_changed_is_decoded_once_and_every_change_is_found(filled, tmp_path):
+def test_what_has_not_changed_is_decoded_once_and_every_change_is_found(filled, tmp_path):
     before = run_files.read(filled)
-    assert run_files.read(filled) is before
-    path = filled / run_files.LINES
+    add_result(filled)
+    after = run_files.read(filled)
+    assert all(after.verdicts[cell] is verdict for cell, verdict in before.verdicts.items())
+    assert (after.plan is before.plan, before.results, len(after.results)) == (True, {}, 1)
+    before, path = after, filled / run_files.LINES
     data = path.read_bytes()
     for at in range(0, len(data), 97):
         path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])

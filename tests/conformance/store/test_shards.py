@@ -28,7 +28,7 @@ RED = "gate[compiled-fp32-cpu]"
 
 def all_parts(plan, count, balance=None):
     """The plans of all shards."""
-    return [shards.cut(plan, index, count, balance) for index in range(1, count + 1)]
+    return [shards.cut(plan, own) for own in shards.split(plan, count, balance)]
 
 
 def models_of(plan):
@@ -56,11 +56,11 @@ def test_every_process_cuts_in_the_same_way():
         "import sys, json; sys.path[:0] = ['.', 'tests']\n"
         "from harness.whole_runs import plan_of_zoo\n"
         "from conformance.store import shards\n"
-        f"shard = shards.cut(plan_of_zoo({NAMES!r}), 4, 100, None).shard\n"
+        f"shard = shards.split(plan_of_zoo({NAMES!r}), 100, None)[3]\n"
         "print(json.dumps([shard.places, shard.whole]))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
-    shard = shards.cut(plan_of_zoo(NAMES), 4, 100, None).shard
+    shard = shards.split(plan_of_zoo(NAMES), 100, None)[3]
     assert json.loads(done.stdout) == [list(shard.places), shard.whole]
 
 
@@ -103,11 +103,11 @@ def test_a_run_without_seconds_balances_nothing(tmp_path):
     plan = plan_of_zoo()
     run = write(tmp_path / "run", plan, left_out=[p.id for p in plan.cells])
     with pytest.raises(UsageError, match=f"^--balance {run}: no cell of it was judged$"):
-        shards.cut(plan, 1, 2, run)
+        shards.split(plan, 2, run)
 
 
 def test_a_shard_is_a_complete_run_of_its_own_cells_and_no_others(tmp_path):
-    plan = shards.cut(plan_of_zoo(), 2, 3, None)
+    plan = all_parts(plan_of_zoo(), 3)[1]
     contents = run_files.read(write(tmp_path / "run", plan))
     assert (len(contents.selected), contents.complete, contents.missing) == (9, True, ())
     lines = (write(tmp_path / "whole", plan_of_zoo()) / run_files.LINES).read_bytes()
@@ -122,7 +122,7 @@ def test_a_shard_is_a_complete_run_of_its_own_cells_and_no_others(tmp_path):
     [{"index": 4}, {"places": (0, 1)}, {"places": (*range(8), 7)}, {"places": (-1, *range(8))}, {"cells": 8}],
 )
 def test_a_shard_that_is_no_part_of_the_whole_is_refused(wrong):
-    plan = shards.cut(plan_of_zoo(), 1, 3, None)
+    plan = all_parts(plan_of_zoo(), 3)[0]
     with pytest.raises(RecordError, match=r"^Plan\.shard: "):
         replace(plan, shard=replace(plan.shard, **wrong)).check()
 
@@ -256,8 +256,8 @@ def test_another_plan_environment_or_revision_is_refused(tmp_path, capsys, chang
     names, count, first = fields.pop("models", ("net", "gate", "line")), fields.pop("parts", 3), fields.pop("first", 0)
     command = ("run", "nets.py")
     plan = plan_of_zoo(names, command=command, **fields)
-    one = write(tmp_path / "one", replace(shards.cut(plan_of_zoo(), 1, 3, None), command=command))
-    other = write(tmp_path / "other", shards.cut(at_first_case(plan) if first else plan, 2, count, None))
+    one = write(tmp_path / "one", replace(all_parts(plan_of_zoo(), 3)[0], command=command))
+    other = write(tmp_path / "other", all_parts(at_first_case(plan) if first else plan, count)[1])
     said = refusal(tmp_path, capsys, one, other)
     assert said.startswith(f"conformance: {one} and {other} cannot be joined: ")
     assert words in said
@@ -274,14 +274,14 @@ def test_shards_that_are_cut_in_different_ways_are_refused(tmp_path, parts, caps
     plan = plan_of_zoo()
     slow = {p.id: replace(verdict(p.id), seconds=99.0 if p.cell.model == "line" else 1.0) for p in plan.cells}
     balance = write(tmp_path / "earlier", plan, slow)
-    others = [write(tmp_path / f"other{i}", shards.cut(plan, i, 3, balance)) for i in (2, 3)]
+    others = [write(tmp_path / f"other{i}", all_parts(plan, 3, balance)[i]) for i in (1, 2)]
     said = refusal(tmp_path, capsys, parts[0], *others)
     assert "do not hold each cell of their plan once" in said
 
 
 def test_the_same_sources_may_lie_in_another_folder_and_processors_differ_if_asked_for(tmp_path, parts, capsys):
     plan = plan_of_zoo(environment={"cpu": "another", "cores": 64}, digests={"/elsewhere/net.py": "00"})
-    other = write(tmp_path / "other", shards.cut(plan, 2, 3, None))
+    other = write(tmp_path / "other", all_parts(plan, 3)[1])
     assert "cannot be joined: cpu a processor and another\n" in refusal(tmp_path, capsys, parts[0], other)
     code, said = merged(capsys, parts[0], other, parts[2], into=tmp_path / "all", options=["--any-cpu"])
     assert (code, said) == (1, "")
