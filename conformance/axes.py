@@ -150,6 +150,7 @@ PRECISIONS = {
 }
 
 DEVICES = ("cpu", "cuda")
+ONE_GPU = re.compile(r"cuda:([0-9]{1,4})", re.ASCII)  # as torch names one
 
 
 def register_mode(

@@ -123,7 +123,8 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     _add_own_model(parser)
     _add_trust(parser)
     for axis in ("mode", "precision", "device"):
-        parser.add_argument(f"--{axis}", action="append", default=[], help=f"only this {axis}; may be repeated")
+        text = f"only this {axis}, or a list such as a,b; may be repeated"
+        parser.add_argument(f"--{axis}", action="extend", type=listed, default=[], help=text)
     parser.add_argument("-k", dest="expression", metavar="EXPRESSION", default="", help="only cells whose id matches")
     processes = "number of processes (default: as many as save time)"
     parser.add_argument("-n", dest="workers", metavar="N", type=workers, help=processes)
@@ -210,6 +211,12 @@ def _add_junit(parser: argparse.ArgumentParser) -> None:
 
 
 # Reads the values of options. Each function raises `ArgumentTypeError` with what was asked and what was given.
+
+
+def listed(text: str) -> list[str]:
+    """A list of names."""
+    return text.split(",")
+
 
 NumberT = TypeVar("NumberT", int, float)
 

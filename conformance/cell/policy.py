@@ -1,7 +1,6 @@
 """Sets what a whole process of a cell is bound to: switches, TF32, random numbers, and its share of a GPU's memory."""
 
 import contextlib
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from packaging.version import Version
 from conformance.axes import PRECISIONS, Precision
 from conformance.errors import NotProvenError
 from conformance.evaluate import process_state
+from conformance.process import environment
 from zoo import Spec, internals
 
 FOR_TENSORS = 0.9  # share of a GPU's memory; every process keeps kernels and handles there too
@@ -36,8 +36,7 @@ def set_policy(precision: Precision = PRECISIONS["fp32"]) -> None:
 def leave_room(device: str) -> None:
     """Limit this process to its share of the GPU's memory, so that one cell cannot starve the others."""
     if device == "cuda":
-        at_once = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-        torch.cuda.set_per_process_memory_fraction(FOR_TENSORS / at_once)
+        torch.cuda.set_per_process_memory_fraction(FOR_TENSORS / environment.at_once_on_gpu())
 
 
 # TF32 keeps ten mantissa bits of each operand of a product. By default torch allows it in convolutions and not in

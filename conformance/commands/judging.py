@@ -22,7 +22,7 @@ import pytest
 from conformance.commands import interrupts, output, progress, stored
 from conformance.errors import ChangedError, ExitCode, MachineError, StoreError, UsageError, counted, near_names
 from conformance.judging.executor import Executor
-from conformance.process import process_table
+from conformance.process import environment, process_table
 from conformance.records.cell import Observation, Verdict, model_of
 from conformance.records.convert import from_json, to_json
 from conformance.records.plan import Plan, PlannedCell
@@ -203,6 +203,7 @@ def pytest_collection(session: pytest.Session) -> bool | None:
         return None  # xdist's workers collect
     folder = Path(config.getoption("--conformance-run"))
     plan = run_files.read_plan(folder)
+    environment.use_gpu(plan.gpus)
     config.stash[EXECUTOR] = Executor(plan, folder / run_files.REFERENCES)
     planned = {one.id: one for one in plan.cells}
     session.items = [CellItem.from_parent(session, name=cell, planned=planned[cell]) for cell in config.stash[CELLS]]

@@ -87,6 +87,7 @@ def children_prepared(
         if plan.compiling_modes and given and not Path(given).name.startswith(OF_TORCH):
             say(f"{environment.CACHE}={given} is not used: compiled code is kept in {folder}")
         environment.prepare_children(folder, compiles_for=compiles_for, references=references, cores=cores)
+        environment.use_gpu(plan.gpus)
         try:
             yield folder
         finally:

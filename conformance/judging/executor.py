@@ -175,10 +175,17 @@ class Executor:
         if seen.ending in (DAMAGED, MACHINE):
             raise MachineError(f"{cell.id} was not judged: {seen.message}")
         seconds = {tasks.KEPT if made.kept else "reference": made.seconds, **seen.seconds}
-        seen = replace(seen, seconds=seconds, facts={**seen.facts, **shown})
+        seen = replace(seen, seconds=seconds, facts={**seen.facts, **shown, **self._gpu_of(cell)})
         verdict = judge(cell.id, seen, planned.expect, whole=not planned.left_out, strict=self.plan.strict)
         notes = (*verdict.notes, *ending.remarks, *untold)
         return replace(verdict, seconds=ending.seconds, notes=notes)
+
+    def _gpu_of(self, cell: Cell) -> dict[str, str]:
+        """The fact which GPU judged a cell, by its number and name; nothing on the CPU."""
+        number = environment.gpu_in_use()
+        if cell.device != "cuda" or number is None:
+            return {}
+        return {"gpu": f"cuda:{number}, {self.plan.environment.gpus[number]}"}
 
     def reference(self, model: str) -> Observation | Path:
         """Path of a model's reference file, made if needed; if that fails, the observation for each of its cells.

@@ -15,7 +15,7 @@ from types import ModuleType
 
 import torch
 
-from conformance.axes import DEVICES, MODES, PRECISIONS, Mode, Precision, choose, exists, usual
+from conformance.axes import DEVICES, MODES, ONE_GPU, PRECISIONS, Mode, Precision, choose, exists, usual
 from conformance.cache import sources
 from conformance.errors import UsageError, some
 from conformance.own.spec import try_model
@@ -57,16 +57,15 @@ def plan(asked: PlanRequest) -> Plan:
     known_modes = modes_of_all(spec for spec, _ in found)
     modes = _chosen_modes(asked.modes, known_modes, found)
     precisions = choose("precision", tuple(PRECISIONS), asked.precisions, usual(PRECISIONS))
-    present = tuple(device for device in DEVICES if not why_absent(device))
-    devices = choose("device", DEVICES, asked.devices, present)
+    devices = _chosen_devices(asked.devices)
     _check_devices("mode", known_modes, asked.modes, devices)
     _check_devices("precision", PRECISIONS, asked.precisions, devices)
-    check_present(*asked.devices)
+    gpus = gpus_of(asked.devices, devices)
     cells: list[PlannedCell] = []
     for spec, location in found:
         own = planned_modes(spec, location, asked.modes)
-        taken = precisions_of(spec, location, precisions, asked.precisions)
-        cells += _cells(spec, [own[m] for m in modes if m in own], taken, devices, first_case=asked.first_case)
+        squares = _squares(devices, precisions_of(spec, location, precisions, asked.precisions), gpus)
+        cells += _cells(spec, [own[m] for m in modes if m in own], squares, first_case=asked.first_case)
     if not cells:
         raise UsageError(f"no model exists in {', '.join(modes)} at {', '.join(precisions)}")
     used = dict.fromkeys(planned.cell.mode for planned in cells)
@@ -86,6 +85,7 @@ def plan(asked: PlanRequest) -> Plan:
         compiling_modes=tuple(name for name in used if known_modes[name].compiles),
         symptoms={name: _symptom(name) for one in cells for e in one.expect if (name := e.probe)},
         digests=_unchanged(before, _digests(found)),
+        gpus=gpus,
     )
 
 
@@ -93,6 +93,12 @@ def _chosen_modes(asked: tuple[str, ...], known: Mapping[str, Mode], found: Iter
     """The modes that were asked for, or the usual ones; in any case the candidates of models without a spec."""
     candidates = (candidate.name for spec, location in found if location.own for candidate in spec.candidates)
     return tuple(dict.fromkeys((*choose("mode", tuple(known), asked, usual(known)), *candidates)))
+
+
+def _chosen_devices(asked: tuple[str, ...]) -> tuple[str, ...]:
+    """The kinds of the devices that were asked for, or of all that are present."""
+    present = tuple(device for device in DEVICES if not why_absent(device))
+    return choose("device", DEVICES, tuple(map(kind_of, asked)), present)
 
 
 def _model(spec: Spec, location: SpecLocation, devices: Sequence[str]) -> PlannedModel:
@@ -114,21 +120,26 @@ def _symptom(name: str) -> str:
     return str(importlib.import_module(f"{PACKAGE}.{name}").PROBE.symptom)
 
 
+def _squares(devices: Sequence[str], precisions: Sequence[str], gpus: Sequence[int]) -> dict[tuple[str, str], str]:
+    """The devices and precisions that exist together, each with the reason why this machine lacks it, or ""."""
+    found = [(device, name) for device in devices for name in precisions if exists(PRECISIONS[name], device)]
+    return {square: why_absent(*square, *gpus[:1]) for square in found}
+
+
 def _cells(
-    spec: Spec, modes: Sequence[Mode], precisions: Sequence[str], devices: Sequence[str], *, first_case: bool
+    spec: Spec, modes: Sequence[Mode], squares: Mapping[tuple[str, str], str], *, first_case: bool
 ) -> Iterator[PlannedCell]:
     """The cells of a model, each with the declared divergences that apply to it.
 
     With `first_case`, the cells of modes that compile judge the first case alone.
     """
     later = tuple(case.name for case in spec.cases[1:]) if first_case else ()
-    squares = product(devices, (PRECISIONS[name] for name in precisions), modes)
-    for device, precision, mode in ((d, p.name, m) for d, p, m in squares if exists(p, d) and exists(m, d)):
+    for device, precision, mode in ((d, p, m) for (d, p), m in product(squares, modes) if exists(m, d)):
         left_out = later if mode.compiles else ()
         concerned = [e for e in spec.expectations if e.concerns(mode.name, precision, device, torch.__version__)]
         declared = [e for e in concerned if e.case not in left_out]
         cell = Cell(spec.name, mode.name, precision, device)
-        yield PlannedCell(cell, why_absent(device, precision), tuple(declared), left_out)
+        yield PlannedCell(cell, squares[device, precision], tuple(declared), left_out)
 
 
 def _sizes(spec: Spec, asked: PlanRequest) -> list[SizedModel]:
@@ -166,16 +177,39 @@ def _check_devices(
 def check_present(*devices: str) -> None:
     """Refuse devices that were asked for by name, by a UsageError with the reason, if one is absent."""
     for device in devices:
-        reason = why_absent(device)
+        reason = why_absent(kind_of(device))
         if reason:
             raise UsageError(f"device {device!r} was asked for, but {reason}")
 
 
-def why_absent(device: str, precision: str = "fp32") -> str:
-    """Why this machine does not have a device, or a precision on it; "" if it has it."""
+def kind_of(device: str) -> str:
+    """The kind of a device: that of "cuda:1" is "cuda"."""
+    return "cuda" if ONE_GPU.fullmatch(device) else device
+
+
+def gpus_of(asked: Sequence[str], devices: Sequence[str]) -> tuple[int, ...]:
+    """The numbers of the GPUs that were asked for; without a number, of all that are of the kind of the first.
+
+    There are none if CUDA is not among the devices. Raises UsageError if a device that was asked for is absent, or if
+    the GPUs are of several kinds, on which a verdict may depend.
+    """
+    check_present(*asked)
+    names = _gpus() if "cuda" in devices else ()
+    numbers = sorted({int(found[1]) for device in asked if (found := ONE_GPU.fullmatch(device))})
+    seen = ", ".join(f"cuda:{number} ({name})" for number, name in enumerate(names))
+    for number in numbers:
+        if number >= len(names):
+            raise UsageError(f"device 'cuda:{number}' was asked for, but torch sees {seen}")
+    if len({names[number] for number in numbers}) > 1:
+        raise UsageError(f"the GPUs of a run must be of one kind; torch sees {seen}")
+    return tuple(numbers or (number for number, name in enumerate(names) if name == names[0]))
+
+
+def why_absent(device: str, precision: str = "fp32", gpu: int = 0) -> str:
+    """Why this machine does not have a device, or a precision on it; "" if it has it. `gpu` is the number of a GPU."""
     if device == "cuda" and not torch.cuda.is_available():
         return "torch sees no CUDA device"
-    if precision == "tf32" and torch.cuda.get_device_capability() < TF32_CAPABILITY:
+    if precision == "tf32" and torch.cuda.get_device_capability(gpu) < TF32_CAPABILITY:
         return "this GPU has no TF32"
     return ""
 
@@ -195,11 +229,16 @@ def environment() -> Environment:
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         cores=os.cpu_count() or 1,
         threads_per_cell=1,
-        gpus=tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())),
+        gpus=_gpus(),
         cuda=torch.version.cuda or "",
         executable=Path(sys.executable).name,
         variables=process_environment.compiler_variables(),
     )
+
+
+def _gpus() -> tuple[str, ...]:
+    """The name of each GPU that is visible."""
+    return tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
 
 
 def _processor() -> str:

@@ -3,14 +3,15 @@
 import hashlib
 import os
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from conformance.records.plan import Environment
 
 CACHE, THREADS = "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS"
 COMPILES_FOR, REFERENCES, CORES = "CONFORMANCE_COMPILES_FOR", "CONFORMANCE_REFERENCES", "CONFORMANCE_CORES"
-OWN = (CACHE, REFERENCES, CORES, THREADS, COMPILES_FOR)
+VISIBLE, GPU, AT_ONCE = "CUDA_VISIBLE_DEVICES", "CONFORMANCE_GPU", "CONFORMANCE_GPU_AT_ONCE"
+OWN = (CACHE, REFERENCES, CORES, THREADS, COMPILES_FOR, VISIBLE, GPU, AT_ONCE)
 
 
 CHANGE_COMPILERS = ("AOT_INDUCTOR_", "PYTORCH_JIT", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TORCH_COMPILE_", "TRITON_")
@@ -59,8 +60,38 @@ def compile_for(devices: Collection[str]) -> None:
 
 
 def of_children() -> dict[str, str]:
-    """Those of these variables that are set in this process."""
-    return {name: os.environ[name] for name in OWN if name in os.environ}
+    """Those of these variables that are set in this process. If it uses a GPU, its children see this one alone.
+
+    So whatever a model calls "cuda" is that GPU. A child sets them before it calls CUDA, and no fork server calls it.
+    """
+    found = {name: os.environ[name] for name in OWN if name in os.environ}
+    number, visible = found.get(GPU), found.get(VISIBLE)
+    if number is None:
+        return found
+    return {**found, VISIBLE: visible.split(",")[int(number)].strip() if visible else number}
+
+
+def use_gpu(numbers: Sequence[int]) -> None:
+    """Let later children use one of these GPUs: in worker i of xdist, the i-th in turn; elsewhere, the first.
+
+    They are numbered as torch counts those that are visible; there may be none. A worker that replaces one that died
+    has another number.
+    """
+    if numbers:
+        workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        turn = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % workers % len(numbers)
+        os.environ[GPU] = str(numbers[turn])
+        os.environ[AT_ONCE] = str(len(range(turn, workers, len(numbers))))
+
+
+def gpu_in_use() -> int | None:
+    """The number of the GPU that children use; None if none was chosen."""
+    return int(os.environ[GPU]) if GPU in os.environ else None
+
+
+def at_once_on_gpu() -> int:
+    """How many processes may use the GPU of this one at the same time."""
+    return int(os.environ.get(AT_ONCE, "1"))
 
 
 def use_cache(folder: str) -> None:

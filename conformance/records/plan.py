@@ -329,6 +329,7 @@ class Plan:
         cells: all cells in order, also those that are skipped.
         compiling_modes: the modes of these cells that call the compiler.
         symptoms: what a probe returns where its fault shows, by its name, for all on which declared divergences hang.
+        gpus: the numbers of the GPUs that its processes use in turn, as torch counts those that are visible.
         measure: "" for nothing, "speed", or "bench".
         digests: what tells the content of each source file that the planning process imported, and of each saved
             model, by path; see `cache.sources`.
@@ -347,6 +348,7 @@ class Plan:
     cells: tuple[PlannedCell, ...]
     compiling_modes: tuple[str, ...] = ()
     symptoms: Mapping[str, str] = field(default_factory=dict)
+    gpus: tuple[int, ...] = ()
     measure: Annotated[str, one_of(("", "speed", "bench"))] = ""
     digests: Mapping[str, str] = field(default_factory=dict)
     shard: Shard | None = None
@@ -393,9 +395,11 @@ class Plan:
     def check(self) -> None:
         """Refuse a plan whose parts contradict each other.
 
-        Raises RecordError if a cell is planned twice, its model is not planned or has no figures, the symptom of a
-        probe is missing, or its shard does not say where each cell stands in the whole plan.
+        Raises RecordError if the environment has no such GPU, a cell is planned twice, its model is not planned or has
+        no figures, the symptom of a probe is missing, or its shard does not say where each cell stands in the whole.
         """
+        if any(not 0 <= number < len(self.environment.gpus) for number in self.gpus):
+            raise RecordError("Plan.gpus: the environment has no such GPU")
         known: set[str] = set()
         for planned in self.cells:
             model = planned.cell.model

@@ -28,7 +28,7 @@ from conformance.store.durations import Estimate, ModelSeconds, estimate, of_run
 PROCESSOR = ("cpu", "cpu_capability")  # hosted machines of one kind differ in these
 NOT_COMPARED = ("executable", "cores")  # of the environment: no verdict depends on them
 OF_CELLS = ("cells", "models", "modes", "compiling_modes", "symptoms")  # of the plan: a shard has those of its cells
-APART = ("environment", "digests", "shard", "lacks", "judge", "command", *OF_CELLS)  # of the plan
+APART = ("environment", "digests", "gpus", "shard", "lacks", "judge", "command", *OF_CELLS)  # of the plan
 SOURCE = "source "
 MOST_NAMED = 3
 DIGITS = 16  # of the digest
@@ -245,6 +245,7 @@ def _joined(first: Part, parts: Sequence[Part]) -> Plan:
         modes={name: place for plan in plans for name, place in plan.modes.items()},
         compiling_modes=tuple(name for name in dict.fromkeys(one.cell.mode for one in cells) if name in compiling),
         symptoms={name: symptom for plan in plans for name, symptom in plan.symptoms.items()},
+        gpus=tuple(sorted({number for plan in plans for number in plan.gpus})),
     )
 
 

@@ -19,6 +19,7 @@ from conformance.measure.side_by_side import TimedCell
 from conformance.oracle import reference_file
 from conformance.perturb.rounding import Rounding
 from conformance.plan.find import spec_at
+from conformance.process import environment
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell
 from conformance.records.plan import SpecLocation
@@ -214,13 +215,13 @@ def test_a_call_that_draws_what_the_oracle_has_not_drawn_is_not_timed(tmp_path):
         timed_cell(tmp_path, NOISY, "noisy", "amp_bf16")
 
 
-@pytest.mark.parametrize(("workers", "share"), [(None, 0.9), ("1", 0.9), ("9", 0.1)])
-def test_each_of_several_processes_keeps_to_its_share_of_the_gpu(monkeypatch, workers, share):
+@pytest.mark.parametrize(("at_once", "share"), [(None, 0.9), ("1", 0.9), ("9", 0.1)])
+def test_each_of_several_processes_keeps_to_its_share_of_the_gpu(monkeypatch, at_once, share):
     told = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", told.append)
-    monkeypatch.delenv("PYTEST_XDIST_WORKER_COUNT", raising=False)
-    if workers:
-        monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", workers)
+    monkeypatch.delenv(environment.AT_ONCE, raising=False)
+    if at_once:
+        monkeypatch.setenv(environment.AT_ONCE, at_once)
     policy.leave_room("cpu")
     assert told == []
     policy.leave_room("cuda")

@@ -30,9 +30,28 @@ NET = NETS + 'NET = spec("net", lambda: nn.Sequential(nn.Linear(64, 64), nn.Tanh
 SWITCHING = NETS + 'SWITCHING = spec("switching", lambda: Switching(64, 64))'
 
 
-def on_the_stand_in(folder, *arguments):
-    path = [str(STAND_IN), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return conformance(folder, *arguments, "--device=cuda", "-n", "1", PYTHONPATH=os.pathsep.join(path))
+# which writes down what each call sees of the GPUs
+SEEING = (
+    NETS
+    + """
+import os, sitecustomize
+from pathlib import Path
+
+class Seeing(nn.Linear):
+    def forward(self, x):
+        if x.dtype != torch.float64 and sitecustomize.SHARES:
+            worker, gpu = os.environ.get("PYTEST_XDIST_WORKER", "none"), os.environ["CUDA_VISIBLE_DEVICES"]
+            Path(os.environ["SEEN"], f"{worker} {gpu} {sitecustomize.SHARES[-1]:.2f}").touch()
+        return super().forward(x)
+
+SPECS = tuple(spec(f"net{i}", lambda: Seeing(64, 64)) for i in range(6))
+"""
+)
+
+
+def on_the_stand_in(folder, *arguments, device="cuda", workers=1, **variables):
+    path = os.pathsep.join([str(STAND_IN), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return conformance(folder, *arguments, f"--device={device}", "-n", str(workers), PYTHONPATH=path, **variables)
 
 
 def test_a_matrix_on_cuda_is_judged_and_timed_in_all_its_precisions(tmp_path):
@@ -70,3 +89,31 @@ def test_bytes_and_shares_of_the_ceilings_are_taken_on_cuda(tmp_path):
     assert set(results["ceilings cuda"].flop_rates) == {"fp32", "tf32"}
     assert results["footprint mlp@64[eager-tf32-cuda]"].saved == 16_384
     assert results["compile mlp@64[eager-tf32-cuda]"].cold.first_gradient > 0
+
+
+def test_workers_take_the_named_gpus_in_turn_and_share_the_memory_of_each(tmp_path):
+    (tmp_path / "nets.py").write_text(SEEING)
+    (tmp_path / "seen").mkdir()
+    variables = {"SEEN": str(tmp_path / "seen"), "CUDA_VISIBLE_DEVICES": "2,5,GPU-7,6"}
+    options = ("run", "nets.py", "--mode=eager", "--precision=fp32", "--no-speed")
+    code, output = on_the_stand_in(tmp_path, *options, device="cuda:1,cuda:2", workers=3, **variables)
+    assert code == 0, output
+    seen = {path.name for path in (tmp_path / "seen").iterdir()}
+    assert seen == {"gw0 5 0.45", "gw1 GPU-7 0.90", "gw2 5 0.45"}
+    contents = run_files.read(run_folder(output))
+    assert contents.plan.gpus == (1, 2)
+    facts = {verdict.observation.facts["gpu"] for verdict in contents.verdicts.values()}
+    assert facts == {"cuda:1, Stand-in GPU", "cuda:2, Stand-in GPU"}
+    code, output = on_the_stand_in(tmp_path, *options, device="cuda:7", **variables)
+    visible = ", ".join(f"cuda:{number} (Stand-in GPU)" for number in range(4))
+    assert (code, output) == (4, f"conformance: device 'cuda:7' was asked for, but torch sees {visible}\n")
+
+
+def test_measurements_are_taken_on_the_first_gpu(tmp_path):
+    (tmp_path / "nets.py").write_text(SEEING.replace("range(6)", "range(1)"))
+    (tmp_path / "seen").mkdir()
+    options = ("run", "nets.py", "--mode=eager", "--precision=fp32", "--speed")
+    variables = {"SEEN": str(tmp_path / "seen"), "CUDA_VISIBLE_DEVICES": "0,1,2"}
+    code, output = on_the_stand_in(tmp_path, *options, device="cuda:2,cuda:1", workers=1, **variables)
+    assert code == 0, output
+    assert {path.name for path in (tmp_path / "seen").iterdir()} == {"none 1 0.90"}

@@ -1,5 +1,6 @@
 """What is planned: the product of models and axes, what is skipped or refused, and which modes compile."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from harness.spec_files import complaint, file_of, planned
 
 from conformance.axes import register_mode
+from conformance.errors import RecordError
 from conformance.records.cell import SizedModel
 from conformance.records.convert import from_json, to_json
 from conformance.records.plan import Place, Plan, SpecLocation
@@ -84,11 +86,18 @@ def test_an_absent_device_is_not_planned_and_refused_if_it_was_asked_for(monkeyp
     assert complaint("merge", devices=("cuda",)) == "device 'cuda' was asked for, but torch sees no CUDA device"
 
 
+def see_gpus(monkeypatch, *names):
+    """Let torch see GPUs of these names, as far as planning asks."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
+    monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
+
+
 @pytest.fixture
 def gpu(monkeypatch):
     """A GPU, as far as planning asks for one."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    see_gpus(monkeypatch, "a GPU")
 
 
 @pytest.mark.usefixtures("gpu")
@@ -98,6 +107,40 @@ def test_what_only_cuda_has_is_planned_there_alone():
     assert "graphed" not in {cell.mode for cell in cells}  # only where it is asked for
     asked = planned("merge", modes=("graphed",), precisions=("fp32",))
     assert [(p.cell.mode, p.cell.device) for p in asked.cells] == [("graphed", "cuda")]
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(
+    ("asked", "names", "numbers"),
+    [
+        (("cuda",), ("A", "A"), (0, 1)),
+        ((), ("A", "A", "B", "A"), (0, 1, 3)),
+        (("cpu",), ("A", "A"), ()),
+        (("cuda:1",), ("A", "A"), (1,)),
+        (("cuda:3", "cpu", "cuda:1", "cuda:3"), ("A", "A", "B", "A"), (1, 3)),
+    ],
+)
+def test_a_run_uses_the_gpus_that_it_names_or_all_of_the_first_kind(monkeypatch, asked, names, numbers):
+    see_gpus(monkeypatch, *names)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda number: (9, 0) if names[number] == "A" else (7, 5))
+    plan = planned("merge", devices=asked)
+    assert (plan.gpus, plan.environment.gpus) == (numbers, names)
+    assert {cell.device for cell in (p.cell for p in plan.cells)} <= {"cpu", "cuda"}
+    assert not any(p.skip for p in plan.cells)
+    plan.check()
+    with pytest.raises(RecordError, match=r"^Plan\.gpus: "):
+        replace(plan, gpus=(4,)).check()
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_gpu_that_is_not_there_or_of_another_kind_is_refused_with_those_that_are(monkeypatch):
+    see_gpus(monkeypatch, "A", "B")
+    seen = "torch sees cuda:0 (A), cuda:1 (B)"
+    assert complaint("merge", devices=("cuda:7",)) == f"device 'cuda:7' was asked for, but {seen}"
+    assert complaint("merge", devices=("cuda:0", "cuda:1")) == f"the GPUs of a run must be of one kind; {seen}"
+    assert complaint("merge", devices=("cuda:x",)) == "unknown device 'cuda:x'; did you mean cuda?"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert complaint("merge", devices=("cuda:1",)) == "device 'cuda:1' was asked for, but torch sees no CUDA device"
 
 
 @pytest.mark.parametrize(("axis", "value"), [("mode", "graphed"), ("precision", "tf32")])
@@ -110,7 +153,8 @@ def test_what_only_cuda_has_is_refused_on_the_cpu(axis, value):
 @pytest.mark.parametrize(("capability", "reason"), [((7, 5), "this GPU has no TF32"), ((8, 0), "")])
 def test_tf32_is_skipped_where_the_gpu_has_none(monkeypatch, capability, reason):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    see_gpus(monkeypatch, "a GPU")
     skips = {p.cell.precision: p.skip for p in planned("merge", devices=("cuda",)).cells}
     assert skips == {"fp32": "", "tf32": reason, "amp_fp16": "", "amp_bf16": ""}
 

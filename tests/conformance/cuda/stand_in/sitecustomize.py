@@ -4,6 +4,7 @@ It lets the code for CUDA run where there is no GPU: what is planned, switched, 
 would compute it does not show, and it compiles nothing.
 """
 
+import os
 import time
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from conformance.cell import policy, session
 
 NAME = "Stand-in GPU"
+SHARES = []  # of the memory, that this process was told to keep to
 MEMORY = {"requested_bytes.all.current": 0, "requested_bytes.all.peak": 0}
 
 
@@ -78,12 +80,12 @@ torch.amp.GradScaler.__init__ = moved(torch.amp.GradScaler.__init__)
 for name, function in {
     "is_available": lambda: True,
     "is_initialized": lambda: True,
-    "device_count": lambda: 1,
+    "device_count": lambda: len(os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")),
     "current_device": lambda: 0,
     "get_device_name": lambda *_: NAME,
     "get_device_capability": lambda *_: (9, 0),
     "get_device_properties": lambda *_: SimpleNamespace(L2_cache_size=2**20),
-    "set_per_process_memory_fraction": lambda *_: None,
+    "set_per_process_memory_fraction": SHARES.append,
     "memory_stats": lambda *_: MEMORY,
     "memory_snapshot": list,
     "reset_peak_memory_stats": lambda *_: None,
