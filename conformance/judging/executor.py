@@ -201,6 +201,7 @@ class Executor:
     def reference_task(self, model: str) -> tasks.ReferenceTask:
         """The task of making the reference of a model, which may be one at a size that is not planned."""
         wanted = {planned.cell.precision for planned in self.plan.cells} | {"fp32"}
+        wanted |= {*self.plan.shard.precisions} if self.plan.shard else set()
         precisions = tuple(name for name in PRECISIONS if name in wanted)
         plan, path, is_sized = self.plan, self._references.path(model), model not in self.plan.models
         location = plan.models[model.partition("@")[0] if is_sized else model].location

@@ -279,6 +279,7 @@ class Shard:
         count: how many parts there are.
         places: where each of its cells stands in the whole plan, from 0, in order.
         cells: number of cells of the whole plan.
+        precisions: those of the whole plan, for which references are made, so that all shards make the same.
         whole: a digest of the whole plan, the same for all its shards.
     """
 
@@ -286,6 +287,7 @@ class Shard:
     count: Annotated[int, ABOVE_ZERO]
     places: tuple[int, ...]
     cells: Annotated[int, ABOVE_ZERO]
+    precisions: tuple[Name, ...]
     whole: str
 
     def __str__(self) -> str:

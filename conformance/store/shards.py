@@ -57,7 +57,8 @@ def split(plan: Plan, count: int, balance: Path | None) -> list[Shard]:
         heapq.heapreplace(loads, (load + weight, lightest))
         places[lightest] += part
     whole = _digest(plan.with_cells(plan.cells))
-    return [Shard(i, count, tuple(sorted(own)), len(plan.cells), whole) for i, own in enumerate(places, 1)]
+    of_whole = len(plan.cells), tuple(dict.fromkeys(one.cell.precision for one in plan.cells)), whole
+    return [Shard(number, count, tuple(sorted(own)), *of_whole) for number, own in enumerate(places, 1)]
 
 
 def cut(plan: Plan, shard: Shard) -> Plan:

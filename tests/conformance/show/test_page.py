@@ -90,7 +90,7 @@ def test_the_head_says_what_is_missing_and_nothing_of_a_complete_run():
     assert lacks(run_of(selected=(EAGER.id,))) == ["1 of 2 planned cells were chosen"]
     skipped = {EAGER.id: Verdict(EAGER.id, "SKIPPED", "there is none")}
     assert lacks(run_of(PlannedCell(EAGER, skip="x"), verdicts=skipped)) == ["cpu: 1 cell skipped, there is none"]
-    plan = replace(plan_of("a"), shard=Shard(1, 2, (0,), 2, ""))
+    plan = replace(plan_of("a"), shard=Shard(1, 2, (0,), 2, ("fp32",), ""))
     shard = Contents(plan, (cell("a"),), {cell("a"): Verdict(cell("a"), "PASS")}, complete=True)
     assert lacks(shard) == ["this is shard 1/2, 1 of 2 cells; conformance merge joins the shards"]
     joined = Contents(replace(plan, shard=None, lacks="shard 2 of 2"), shard.selected, shard.verdicts)

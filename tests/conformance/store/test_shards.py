@@ -4,7 +4,9 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from harness.made_by_hand import with_models
@@ -14,6 +16,7 @@ from harness.whole_runs import at_first_case, plan_of_zoo, verdict, write, write
 from conformance import cli
 from conformance.commands import stored
 from conformance.errors import RecordError, UsageError
+from conformance.judging.executor import Executor
 from conformance.records.convert import to_json
 from conformance.records.measurements import Reason, Result
 from conformance.records.plan import Judge, PlannedCell, SpecLocation
@@ -45,6 +48,13 @@ def test_each_cell_is_in_one_shard_whose_plan_holds_nothing_else(models, count):
     assert all(part.models.keys() == models_of(part) for part in parts)
     assert {(part.shard.count, part.shard.cells) for part in parts} == {(count, len(plan.cells))}
     assert len({part.shard.whole for part in parts}) == 1
+    with tempfile.TemporaryDirectory() as folder:
+        tasks = {
+            replace(Executor(part, Path(folder)).reference_task(name), path="")
+            for part in parts
+            for name in part.models
+        }
+        assert tasks == {replace(Executor(plan, Path(folder)).reference_task(name), path="") for name in plan.models}
     if count <= models:
         assert sum(len(part.models) for part in parts) == models  # none is split without need
     else:
