@@ -147,8 +147,10 @@ def merge(folders: Sequence[Path], into: Path, *, any_cpu: bool) -> list[str]:
     twice = sum(len(part.plan.cells) for part in parts) - len(joined.cells)
     if twice or not (joined.lacks or _digest(joined) == first.shard.whole):
         raise UsageError("these shards do not hold each cell of their plan once: they are balanced by different runs")
-    _write(into, joined, b"".join(part.lines for part in parts))
-    return list(_missing(joined, parts))
+    lines, missing = b"".join(part.lines for part in parts), list(_missing(joined, parts))
+    parts.clear()  # the joined run is decoded now, which needs the memory
+    _write(into, joined, lines)
+    return missing
 
 
 def _read(folder: Path) -> Part:
