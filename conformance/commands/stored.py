@@ -4,6 +4,7 @@ GitHub takes lines of a log that begin with `::` as commands. So nothing that a 
 annotations: a text of a model could be the start of a line.
 """
 
+import gc
 import os
 import secrets
 import sys
@@ -68,7 +69,12 @@ def merge_shards(folders: tuple[Path, ...], into: Path, *, any_cpu: bool) -> Exi
     Raises:
         UsageError: the runs cannot be joined, or the joined run cannot be written.
     """
-    for line in shards.merge(folders, into, any_cpu=any_cpu):
+    gc.disable()  # which takes a fifth of the time of many shards: records have no circles
+    try:
+        missing = shards.merge(folders, into, any_cpu=any_cpu)
+    finally:
+        gc.enable()
+    for line in missing:
         say(line)
     contents = run_files.read(into)
     tell(matrix.totals(contents, folder=into))
