@@ -172,6 +172,7 @@ EXAMPLES = {
     "zoo.training.epochs.train": {**LEARNER, "loader": [BATCH], "epochs": 1, "checkpoint": "train.pt"},
     "zoo.training.gradient_penalty.penalised_step": {**STEP, "penalty": 0.1},
     "zoo.training.line.fit_line": {"model": Line(), "steps": 1},
+    "zoo.training.line.line_points": {"generator": torch.Generator()},
     "zoo.training.quadratic.fit_quadratic": {"model": Quadratic(), "steps": 1},
     "zoo.training.quadratic.parabola": {"count": 4, "generator": torch.Generator()},
     "zoo.training.several_losses.several_losses_step": {
