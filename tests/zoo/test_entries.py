@@ -329,7 +329,8 @@ SIZE_NAMES = {
     "side": "checkerboard",
     "batch": "conv_bn batch_gather_loop fused_conv_bn2d batch_norm2d conv2d",
     "tokens": "rotary_embedding attention embedding transformer",
-    "numbers": "line quadratic ratio_safe negative_square sinh cube_cpp cube_numpy in_place_on_copy exp_fp32 relu_amp seeded_dropout",
+    "numbers": "line quadratic ratio_safe sinh cube_cpp cube_numpy in_place_on_copy exp_fp32 relu_amp seeded_dropout "
+    "negative_square",
     "rows": "row_sum sum_explicit float32_island add_created",
     "classes": "softmax softmax_cross_entropy",
     "channels": "conv_then_bn folded_conv_bn",

@@ -7,7 +7,6 @@ autocast widens `x ** 2` to float32 and leaves a product in the dtype of x.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from zoo.arguments import want_floating
@@ -23,6 +22,7 @@ def negative_square(x: Tensor) -> Tensor:
     Raises:
         TypeError: `x` is no tensor, or does not hold floating-point numbers.
 
+    >>> import torch
     >>> x = torch.tensor(1.0, requires_grad=True)
     >>> (gradient,) = torch.autograd.grad(negative_square(x), x, create_graph=True)
     >>> gradient.item(), torch.autograd.grad(gradient, x)[0].item()
