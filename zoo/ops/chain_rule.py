@@ -7,11 +7,12 @@ autocast widens `x ** 2` to float32 and leaves a product in the dtype of x.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from zoo.arguments import want_floating
+from zoo.case import Case
 from zoo.error_input import INTEGERS
-from zoo.functions.square import CASES
 from zoo.scale import elementwise
 from zoo.spec import Spec
 
@@ -22,7 +23,6 @@ def negative_square(x: Tensor) -> Tensor:
     Raises:
         TypeError: `x` is no tensor, or does not hold floating-point numbers.
 
-    >>> import torch
     >>> x = torch.tensor(1.0, requires_grad=True)
     >>> (gradient,) = torch.autograd.grad(negative_square(x), x, create_graph=True)
     >>> gradient.item(), torch.autograd.grad(gradient, x)[0].item()
@@ -43,7 +43,12 @@ SPEC = Spec(
     formula="y = −x²",
     shapes="(...) → (...)",
     build=lambda: negative_square,
-    cases=CASES,
+    cases=(
+        Case(name="typical", inputs=lambda g: (torch.randn(4, 6, generator=g),)),
+        Case(name="single", inputs=lambda g: (1 + torch.rand(1, 1, generator=g),)),
+        Case(name="empty", inputs=lambda _: (torch.empty(0, 6),)),
+        Case(name="non-contiguous", inputs=lambda g: (torch.randn(6, 8, generator=g).t()[::2],)),
+    ),
     error_inputs=(INTEGERS,),
     dtypes="input",
     twice_differentiable=True,
