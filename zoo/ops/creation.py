@@ -41,7 +41,7 @@ def add_created(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     (torch.float16, torch.float32)
     """
     want_floating("add_created", "x", x)
-    if x.shape[-3:] != torch.Size([2, 2, 2]):
+    if list(x.shape[-3:]) != [2, 2, 2]:
         raise ValueError(f"add_created: x must have shape (..., 2, 2, 2), got {list(x.shape)}")
     scalar = torch.tensor(3, dtype=x.dtype, device=x.device)
     vector = torch.tensor([1, 2], dtype=x.dtype, device=x.device)
