@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -64,6 +65,9 @@ def train(task: TrainingTask, process: ChildProcess) -> Training:
         loss = float(done.losses[-1])
         if not abs(loss) < float("inf"):
             raise FloatingPointError(f"the loss ended as {loss}")
+        if task.picture:
+            drawn, (_, target) = checkerboard.drawn_by(model, task.size), board(task.size)
+            checkerboard.save_picture(Path(task.picture), drawn, target[0, 0])
         return Training(
             first=marks[0] - started,
             rest=ended - marks[0],

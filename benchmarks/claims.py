@@ -3,12 +3,16 @@
     python -m benchmarks.claims > docs/claims.md
 
 Every model is judged at every size first. If baseline and variant pass, they are timed side by side in three processes,
-or their bytes are counted in three. The exit code is 1 if a cell is red, and otherwise 0, also if no claim holds.
+or their bytes are counted in three. A whole training is judged by its first steps, then run from begin to end, three
+times in turns with its baseline; `--pictures FOLDER` draws what it has learnt. The exit code is 1 if a cell is red, and
+otherwise 0, also if no claim holds.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,6 +22,8 @@ from pathlib import Path
 
 import zoo
 from benchmarks import children
+from benchmarks.checkerboard import DEADLINE
+from benchmarks.tasks import TRAIN, Training, TrainingTask
 from conformance.axes import DEVICES
 from conformance.figures import speed
 from conformance.figures.meter import pooled_ratio
@@ -34,6 +40,8 @@ from conformance.show.text import ratio_text
 from zoo.claim import Claim
 
 PROCESSES = 3  # a gain must show in each of them
+WHOLE = {"fit_checkerboard": "side"}  # what a size of the training measures
+STEPS = 500  # of a whole training; float64 cannot follow so many, so the oracle judges the first ones
 SHARE = 0.8  # share of the published gain that counts as reproduced
 REPRODUCED, WEAKER = "reproduced", "weaker"
 QUANTITIES = {**FIGURES, "saved": "bytes saved for backward", "peak": "peak bytes of forward and backward"}
@@ -46,7 +54,8 @@ script judges the model and its baseline at every size first, and measures only 
 
 A figure is how many times faster the model is than the baseline, or how many times fewer bytes it needs: ▲ a gain, ▼ a
 loss, = the same within 3 %, ~ too noisy to say. A time is the median of alternating calls. The brackets hold the hull
-of the 99 % intervals of three processes. Bytes are counted, and three processes agree on them.
+of the 99 % intervals of three processes. Bytes are counted, and three processes agree on them. A whole training has
+{STEPS} steps; its brackets hold the ratios of three pairs of trainings, and the losses are those before the last step.
 
 At a size, a claim is *reproduced* if the whole interval is at or above 1 + {SHARE} · (published factor − 1). It is
 *weaker* if there is a smaller gain. Over the sizes that have a clear answer:
@@ -75,6 +84,7 @@ class Replica:
         sizes: the sizes to measure at.
         device: "cpu" or "cuda".
         measured: the gain, or the reason why there is none, by size; empty if the device is absent.
+        learnt: the losses of whole trainings, by size.
     """
 
     model: str
@@ -83,6 +93,16 @@ class Replica:
     sizes: tuple[int, ...]
     device: str
     measured: dict[int, Ratio | Reason] = field(default_factory=dict)
+    learnt: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is about a training from begin to end, which is judged at no size."""
+        return self.claim.quantity == "fit"
+
+    def judged(self, size: int) -> tuple[Cell, Cell]:
+        """The cells whose verdicts the figure at a size needs."""
+        return self.pair(0 if self.is_whole else size)
 
     def pair(self, size: int = 0) -> tuple[Cell, Cell]:
         """The cells of baseline and variant at a size; 0: at no size."""
@@ -109,15 +129,13 @@ class Replica:
 
 def main() -> int:
     """Judge, measure and print the page; returns 1 if a cell is red, otherwise 0."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="for what whole trainings draw; needs Pillow")
+    pictures = parser.parse_args().pictures
+    if pictures and not importlib.util.find_spec("PIL"):
+        parser.error("--pictures needs Pillow")
     here = [device for device in DEVICES if not why_absent(device)]
-    replicas = [
-        Replica(spec.name, claim, spec.scale.size_name, claim.sizes or spec.scale.sizes, device)
-        for spec in map(zoo.get_spec, zoo.list_models())
-        if spec.scale
-        for claim in spec.claims
-        for device in ([claim.device] if claim.device else here)
-    ]
+    replicas = all_replicas(here)
     present = [replica for replica in replicas if replica.device in here]
     plan = _plan(present)
     children.prepare(plan.environment, compiles_for=plan.compiles_for)
@@ -128,8 +146,20 @@ def main() -> int:
             verdicts[name] = verdict
             print(matrix.line(verdict), file=sys.stderr, flush=True)
         _measure(present, plan, executor, verdicts)
+        _train(present, plan, verdicts, pictures)
     print(page(matrix.header(plan), replicas), end="")
     return int(any(verdict.red for verdict in verdicts.values()))
+
+
+def all_replicas(here: Sequence[str]) -> list[Replica]:
+    """Every claim of the zoo on its device, or on each device that is here."""
+    return [
+        Replica(spec.name, claim, spec.scale.size_name if spec.scale else WHOLE[spec.name], sizes, device)
+        for spec in map(zoo.get_spec, zoo.list_models())
+        for claim in spec.claims
+        if (sizes := claim.sizes or (spec.scale.sizes if spec.scale else ()))
+        for device in ([claim.device] if claim.device else here)
+    ]
 
 
 def _plan(replicas: Sequence[Replica]) -> Plan:
@@ -140,7 +170,7 @@ def _plan(replicas: Sequence[Replica]) -> Plan:
     )
     whole = children.plan_of(PlanRequest(models, modes, precisions))
     known = {planned.cell: planned for planned in whole.cells}
-    pairs = [(replica.pair(), replica.pair(size)) for replica in replicas for size in replica.sizes]
+    pairs = [(replica.pair(), replica.judged(size)) for replica in replicas for size in replica.sizes]
     sized = {new: old for olds, news in pairs for old, new in zip(olds, news, strict=True)}
     return replace(
         whole,
@@ -153,7 +183,7 @@ def _measure(replicas: Sequence[Replica], plan: Plan, executor: Executor, verdic
     """Measure all claims at all their sizes."""
     cells = {planned.cell: planned for planned in plan.cells}
     jobs = {}
-    for replica in replicas:
+    for replica in [replica for replica in replicas if not replica.is_whole]:
         for size in replica.sizes:
             pair, quantity = [cells[cell] for cell in replica.pair(size)], replica.claim.quantity
             name = f"{quantity} {pair[1].id} against {pair[0].id}"
@@ -167,6 +197,42 @@ def _measure(replicas: Sequence[Replica], plan: Plan, executor: Executor, verdic
         replica.measured[size] = pooled([results[name] for name in names])
 
 
+def _train(replicas: Sequence[Replica], plan: Plan, verdicts: Mapping[str, Verdict], pictures: Path | None) -> None:
+    """Run all whole trainings at all their sizes."""
+    cells = {planned.cell: planned for planned in plan.cells}
+    for replica in [replica for replica in replicas if replica.is_whole]:
+        for size in replica.sizes:
+            reason = _red([cells[cell] for cell in replica.judged(size)], verdicts)
+            found, learnt = (reason, "") if reason else whole_gain(replica, size, pictures)
+            replica.measured[size], replica.learnt[size] = found, learnt
+            print(replica.pair(size)[1].id, found if isinstance(found, Reason) else ratio_text(found), file=sys.stderr)
+
+
+def _red(pair: Sequence[PlannedCell], verdicts: Mapping[str, Verdict]) -> Reason | None:
+    """The verdict for which a pair of cells is not measured; None if both pass."""
+    red = [planned.id for planned in pair if speed.why_not(planned.id, planned, verdicts)]
+    return Reason(verdicts[red[0]].status, red[0]) if red else None
+
+
+def whole_gain(replica: Replica, size: int, pictures: Path | None) -> tuple[Ratio | Reason, str]:
+    """How many times faster a whole training is than its baseline, from pairs run in turns, and the losses of both."""
+    pairs: list[list[Training]] = []
+    for index in range(PROCESSES):
+        pairs.append([])
+        for cell in replica.pair():
+            name = f"{cell.model}-{cell.mode}-{cell.precision}-{size}.png"
+            picture = str(pictures.resolve() / name) if pictures and not index else ""
+            task = TrainingTask(cell.device, cell.mode, cell.precision, size, STEPS, picture)
+            found = pool.result(TRAIN, task, DEADLINE)
+            if isinstance(found, Reason):
+                return found, ""
+            pairs[-1].append(found)
+    ratios = [(one.first + one.rest) / (other.first + other.rest) for one, other in pairs]
+    baseline, variant = (statistics.median(one.loss for one in found) for found in zip(*pairs, strict=True))
+    ratio = Ratio(statistics.median(ratios), min(ratios), max(ratios), pairs=PROCESSES, processes=PROCESSES)
+    return ratio, f", loss {variant:.4f} against {baseline:.4f}"
+
+
 def _gain(  # noqa: PLR0913 -- all that a process is told
     plan: Plan,
     executor: Executor,
@@ -176,9 +242,8 @@ def _gain(  # noqa: PLR0913 -- all that a process is told
     process_index: int,
 ) -> Ratio | Reason:
     """How many times faster the variant is in one process, or how many times fewer bytes it needs there."""
-    for planned in pair:
-        if speed.why_not(planned.id, planned, verdicts):
-            return Reason(verdicts[planned.id].status, planned.id)
+    if reason := _red(pair, verdicts):
+        return reason
     if quantity in FIGURES:
         timing = speed.time_once(plan, pair, executor, quantity, process_index=process_index)
         if isinstance(timing, Reason):
@@ -229,7 +294,10 @@ def page(header: str, replicas: Sequence[Replica]) -> str:
 def _row(replica: Replica) -> str:
     claim = replica.claim
     baseline, variant = (f"`{cell.model}[{cell.mode}-{cell.precision}]`" for cell in replica.pair())
-    measured = [f"{size}: {_figure(found, claim.factor)}" for size, found in replica.measured.items()]
+    measured = [
+        f"{size}: {_figure(found, claim.factor)}{replica.learnt.get(size, '')}"
+        for size, found in replica.measured.items()
+    ]
     columns = [
         f"{claim.text}<br>{variant} against {baseline}, {QUANTITIES[claim.quantity]}",
         f"{claim.factor:g}×: {claim.source}",

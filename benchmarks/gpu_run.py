@@ -6,7 +6,7 @@ It runs several steps in order, correctness before speed, each in a process of i
 folder. When the seconds are over, it interrupts the running step. The next call continues where this one stopped: a run
 without the cells that are judged, a benchmark without what is measured. A step that starts over after an interruption
 does not begin late in a call. At the end it prints the tables. It needs only torch, pytest, pytest-xdist, tabulate and
-packaging. With `--device cpu` it needs no GPU.
+packaging, and Pillow for pictures of what was learnt. With `--device cpu` it needs no GPU.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,7 +100,7 @@ def commands(folder: Path, device: str, models: list[str]) -> dict[str, list[str
         "graphs": stored("graphs", "run", *models, *graphed, "--precision", "fp32", "--precision", "amp_bf16"),
         "checkerboard": [*board, "--json", str(folder / "checkerboard.json"), *small],
         "meter": [*python, "benchmarks.device_meter", "--device", device],
-        "claims": [*python, "benchmarks.claims"],
+        "claims": [*python, "benchmarks.claims", *(["--pictures", str(folder)] if find_spec("PIL") else [])],
         "bench": stored("bench", "bench", *SIZED[device]),
     }
 

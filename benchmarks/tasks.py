@@ -58,6 +58,7 @@ class TrainingTask:
         device, mode, precision: where and how.
         size: pixels along each side of the board.
         steps: how many.
+        picture: file for the board that the network draws, beside its target; "" for none.
     """
 
     device: str
@@ -65,6 +66,7 @@ class TrainingTask:
     precision: str
     size: int
     steps: int
+    picture: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from argparse import ArgumentTypeError
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from conformance import __version__
+from conformance.axes import DEVICES
 from conformance.commands import bisect, expect, explain, judging, probes, repro, run, stored
 from conformance.commands.output import COLOURS, choose_colour, say
 from conformance.errors import ExitCode, MachineError, UsageError, suggestion
@@ -21,6 +23,7 @@ from conformance.records.plan import OtherModel, OwnModel
 from conformance.records.tasks import CELL_SECONDS, PlanRequest
 from conformance.torch_versions import complaint
 
+TORCH_DEVICE = "TORCH_DEVICE"  # a variable that PyTorch's libraries read, too
 STORE = Path(".conformance")  # where runs are stored unless the command says otherwise
 MEANT = {"check": "run"}  # what people type for a command
 FURTHER = "Further options go to pytest; give their values as --option=value."
@@ -57,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     again = commands.add_parser("show", help="print a stored run")
     again.add_argument("run", type=Path)
     again.add_argument("--md", action="store_true", help="print Markdown, for the summary of a CI step or an issue")
+    again.add_argument("--csv", type=Path, metavar="FILE", help="also write the cells to this file, one on each line")
     _add_html(again)
     _add_junit(again)
     why = commands.add_parser("explain", help="say where and why a cell is red, and what mends it")
@@ -72,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     look = commands.add_parser("probes", help="look for known faults in the installed torch")
     look.add_argument("names", nargs="*", metavar="NAME", help="of a probe; all if none is given")
     look.add_argument("--write", type=Path, metavar="FILE", help="store the results in this file, for compat")
-    look.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    look.add_argument("--device", help=f"cpu or cuda (default: {TORCH_DEVICE}, or else cpu)")
     look.add_argument("--timeout", type=seconds, default=300.0, help="seconds that a probe may take (default: 300)")
     _add_commands_on_runs(commands)
     for command in commands.choices.values():
@@ -83,10 +87,11 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_commands_on_runs(commands: argparse._SubParsersAction[_Parser]) -> None:
     """The commands that join and compare stored runs, and declare what they found."""
-    declare = commands.add_parser("expect", help="write the red cells of a run as declared divergences, for review")
-    declare.add_argument("action", choices=["record"], metavar="record")
+    declare = commands.add_parser("expect", help="declare the red cells of a run, or take out what is stale")
+    text = "record writes the red cells of the run as declared divergences, for review; prune takes stale ones out"
+    declare.add_argument("action", choices=["record", "prune"], help=text)
     declare.add_argument("run", type=Path, metavar="RUN")
-    declare.add_argument("file", type=Path, metavar="FILE", help="entries are added to it; it is made if there is none")
+    declare.add_argument("file", type=Path, metavar="FILE", help="of declarations; record makes it if there is none")
     script = commands.add_parser("repro", help="write a script of torch alone that shows why a cell is red")
     script.add_argument("run", type=Path, metavar="RUN")
     script.add_argument("cell", metavar="CELL", help="MODEL[MODE-PRECISION-DEVICE]")
@@ -257,6 +262,18 @@ def _number(kind: Callable[[str], NumberT], text: str, least: NumberT, most: Num
     return number
 
 
+def device_of_torch() -> tuple[str, ...]:
+    """The device that the environment names, as for other tests of torch; () if it names none.
+
+    Raises:
+        UsageError: it is no device that is known here.
+    """
+    named = os.environ.get(TORCH_DEVICE, "")
+    if named and named not in DEVICES:
+        raise UsageError(f"{TORCH_DEVICE}: unknown device {named!r}{suggestion(named, DEVICES)}")
+    return (named,) if named else ()
+
+
 # Runs the command that the line names.
 
 NEED_TORCH = ("run", "bench", "list", "probes", "bisect", "explain", "repro")
@@ -321,9 +338,11 @@ def _look(options: argparse.Namespace) -> int:
     """Execute a command that judges nothing of the user."""
     commands: dict[str, Callable[[], int]] = {
         "list": lambda: probes.list_models(tuple(options.sources)),
-        "show": lambda: stored.show_run(options.run, markdown=options.md, xml=options.junitxml, html=options.html),
+        "show": lambda: stored.show_run(
+            options.run, markdown=options.md, xml=options.junitxml, html=options.html, csv=options.csv
+        ),
         "explain": lambda: explain.explain([*options.words, *[resuming.TRUST] * options.trust]),
-        "expect": lambda: expect.record(options.run, options.file),
+        "expect": lambda: {"record": expect.record, "prune": expect.prune}[options.action](options.run, options.file),
         "repro": lambda: repro.hand_out(
             options.run,
             options.cell,
@@ -342,7 +361,10 @@ def _look(options: argparse.Namespace) -> int:
             options.cell, options.torch, STORE, every=options.every, keep=options.keep, others=tuple(options.others)
         ),
         "probes": lambda: probes.show_probes(
-            tuple(options.names), device=options.device, timeout=options.timeout, page=options.write
+            tuple(options.names),
+            device=options.device or (*device_of_torch(), "cpu")[0],
+            timeout=options.timeout,
+            page=options.write,
         ),
     }
     return commands[options.command]()
@@ -354,7 +376,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         sources=tuple(options.sources),
         modes=tuple(options.mode),
         precisions=tuple(options.precision),
-        devices=tuple(options.device),
+        devices=tuple(options.device or ([] if options.resume else device_of_torch())),
         seed=options.seed,
         deadline=options.timeout,
         given=OwnModel(

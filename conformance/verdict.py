@@ -39,7 +39,7 @@ def judge(
         whole: all cases were judged; otherwise a declared divergence that did not happen may hang on the others.
         strict: a mode without a proof is red, and so is a graph break that no spec declares.
     """
-    expectations = [e for e in expectations if not e.probe or seen.facts.get(PROBED + e.probe)]
+    expectations = _in_force(seen, expectations)
     renamed = [e for e in expectations if e.outcome == "dtype"]
     dtypes = {e.tensor: e.dtype for e in renamed}
     verdict = _plain_verdict(cell_id, seen, dtypes)
@@ -58,14 +58,24 @@ def judge(
         return _by(declared, verdict, "EXPECTED", declared.outcome, verdict.text)
     if verdict.status != "PASS":
         return verdict
-    if not whole:
-        refusals, others, renamed = [], [], [e for e in renamed if not _is_back(seen, e)]
-    for expected in (*refusals, *others):
+    for expected in not_happened(seen, expectations) if whole else ():
         text = f"declared {expected.outcome} did not happen: {expected.reason}"
+        if expected.outcome == "dtype":
+            text = f"{expected.tensor} has the contract's dtype again, declared {expected.dtype}"
         return _by(expected, verdict, "STALE", "stale", text)
-    if renamed:
-        return _with_renamed_dtypes(verdict, seen, renamed)
+    for first in (e for e in renamed if not _is_back(seen, e)):
+        return _by(first, verdict, "EXPECTED", first.dtype, f"{first.tensor} is {first.dtype}")
     return verdict
+
+
+def not_happened(seen: Observation, expectations: Sequence[Expect]) -> list[Expect]:
+    """The declared divergences that did not happen in a cell which, apart from them, passes: a STALE one."""
+    known = sorted(_in_force(seen, expectations), key=lambda e: (e.outcome == "dtype") - (e.outcome == "refuses"))
+    return [e for e in known if e.outcome != "dtype" or _is_back(seen, e)]
+
+
+def _in_force(seen: Observation, expectations: Sequence[Expect]) -> list[Expect]:
+    return [e for e in expectations if not e.probe or seen.facts.get(PROBED + e.probe)]
 
 
 def failed_gate(seen: Discrepancy) -> Measure | None:
@@ -296,15 +306,6 @@ def _is_back(seen: Observation, expected: Expect) -> bool:
     """Whether a tensor has the dtype of the contract although another one is declared."""
     tensors = [d for d in seen.discrepancies if str(d.tensor) == expected.tensor]
     return all(d.dtype_asked in ("", d.dtype) for d in tensors)  # "": only its values are asked for
-
-
-def _with_renamed_dtypes(verdict: Verdict, seen: Observation, renamed: Sequence[Expect]) -> Verdict:
-    for expected in renamed:
-        if _is_back(seen, expected):
-            text = f"{expected.tensor} has the contract's dtype again, declared {expected.dtype}"
-            return _by(expected, verdict, "STALE", "stale", text)
-    first = renamed[0]
-    return _by(first, verdict, "EXPECTED", first.dtype, f"{first.tensor} is {first.dtype}")
 
 
 def _by(expected: Expect, verdict: Verdict, status: str, short: str, text: str) -> Verdict:

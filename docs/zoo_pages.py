@@ -6,14 +6,17 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
+import conformance
 import zoo
 from conformance.axes import DEVICES, MODES, PRECISIONS, exists, usual
 from conformance.cell.modes import BUILDERS
+from conformance.judging import toml_file
 from conformance.records.tasks import ProbeInfo
 from conformance.torch_versions import DEFAULT
 from zoo.catalog import home_of
@@ -31,11 +34,18 @@ TITLES = {
     "counterexamples": "Counterexamples",
 }
 
+LICENCE = toml_file.read(Path(conformance.__path__[0]).parent / "pyproject.toml")["project"]["license"]
+
 INDEX = f"""# The zoo
 
 `zoo.create_model(name)` builds an entry as the matrix judges it, and `zoo.example_inputs(name)` gives its inputs.
-Behind each name are its class or function, its arguments, cases and sources. `python docs/build.py` writes these pages
-from the specs.
+`zoo.create_model_and_inputs(name, batch_size=8)` does both. `zoo.list_models("soft*")` and `zoo.is_model(name)` find
+names, as in timm; torchvision's `get_model` is `create_model` here. `zoo.register(spec)` adds a model of your own;
+a name that exists needs `override=True`. No entry has trained weights, so nothing is downloaded. All are under the
+licence of this project, {LICENCE}.
+
+Behind each name are its class or function, its arguments, parameters, cases and sources. `python docs/build.py` writes
+these pages from the specs.
 
 The columns `{"`, `".join(COLUMNS)}` give the dtype of the outputs at that precision on the {DEVICE.upper()} with
 torch {TORCH}. It is the same in every mode unless a mode is named. *input* is the promoted dtype of the floating
@@ -104,6 +114,7 @@ def _entry(spec: Spec) -> str:
         f"- {'a `zoo.Trainer` of ' * (spec.fit is not None)}{_made_by(spec)}",
         *_namesake(spec),
         *([f"- also named `{spec.alias}`"] if spec.alias else []),
+        *_parameters_of(spec),
         f"- computes: {escaped(spec.formula)}",
         f"- shapes: {escaped(spec.shapes)}",
         *(f"- case `{case.name}`: {_drawn(case)}" for case in spec.cases),
@@ -132,6 +143,14 @@ def _made_by(spec: Spec) -> str:
     text = f"`{builder.__module__}.{builder.__qualname__}({', '.join(parts)})`"
     arguments = ", ".join(f"{key}={_value(value)}" for key, value in given.items())
     return f"{text}, built with `{arguments}`" if arguments else text
+
+
+def _parameters_of(spec: Spec) -> list[str]:
+    """A line with the number of parameters of a module."""
+    model = spec.build()
+    return (
+        [f"- {sum(p.numel() for p in model.parameters()):,} parameters"] if isinstance(model, torch.nn.Module) else []
+    )
 
 
 def _namesake(spec: Spec) -> list[str]:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from harness.made_by_hand import timed
 from harness.whole_runs import plan_of_zoo, write
 from jsonschema import Draft202012Validator
@@ -85,3 +87,34 @@ def test_what_was_seen_is_said_no_better_than_it_was():
 def test_a_model_that_no_run_has_judged_is_named():
     (line,) = build.seen(Atlas())
     assert line == f"not judged yet: {build.in_words(sorted(zoo.list_models()))}"
+
+
+MADE_BY = re.compile(
+    r"^- (?:a `zoo.Trainer` of )?`(?:torch\.jit\.script\()?([\w.]+)\(?(.*?)\)*`(?:, built with `(.*)`)?$", re.MULTILINE
+)
+ENTRIES = {
+    name: text
+    for folder in build.zoo_pages.TITLES
+    for name, text in re.findall(
+        r"(?ms)^## (\w+)\n(.*?)(?=^## |\Z)", (DOCS / "zoo" / f"{folder}.md").read_text("utf-8")
+    )
+}
+
+
+@pytest.mark.parametrize("name", [*zoo.list_models(), *zoo.list_models(module="counterexamples")])
+def test_the_documented_call_of_an_entry_gives_what_its_name_creates(name):
+    home, parameters, given = MADE_BY.search(ENTRIES[name]).groups()
+    model = zoo.create_model(name)
+    model = model.model if isinstance(model, zoo.Trainer) else model
+    module, _, attribute = home.rpartition(".")
+    maker = getattr(importlib.import_module(module), attribute)
+    if not isinstance(model, torch.nn.Module):
+        assert maker is model or getattr(model, "name", "") == attribute  # a script has the name of its function
+        return
+    if any("=" not in one for one in parameters.split(", ") if one) and not given:  # it takes modules
+        assert type(model) is maker
+        return
+    made = eval(f"maker({given or ''})", {"maker": maker, **vars(torch.nn), **vars(zoo.models)})
+    assert type(made).__name__ == type(model).__name__
+    shapes = [{key: value.shape for key, value in one.state_dict().items()} for one in (made, model)]
+    assert shapes[0] == shapes[1]

@@ -7,10 +7,10 @@ if TYPE_CHECKING:
     from zoo.autograd_graph import draw_graph
     from zoo.candidate import Candidate
     from zoo.case import Call, Case
-    from zoo.catalog import get_spec, list_models, register
+    from zoo.catalog import get_spec, is_model, list_models, register
     from zoo.claim import Claim
     from zoo.convention import Convention
-    from zoo.create import create_model, example_inputs
+    from zoo.create import create_model, create_model_and_inputs, example_inputs
     from zoo.dtypes import trace_dtypes
     from zoo.error_input import ErrorInput
     from zoo.errors import SpecError
@@ -32,9 +32,11 @@ __all__ = [
     "SpecError",
     "Trainer",
     "create_model",
+    "create_model_and_inputs",
     "draw_graph",
     "example_inputs",
     "get_spec",
+    "is_model",
     "list_models",
     "register",
     "trace_dtypes",
@@ -53,9 +55,11 @@ HOMES = {
     "SpecError": "errors",
     "Trainer": "trainer",
     "create_model": "create",
+    "create_model_and_inputs": "create",
     "draw_graph": "autograd_graph",
     "example_inputs": "create",
     "get_spec": "catalog",
+    "is_model": "catalog",
     "list_models": "catalog",
     "register": "catalog",
     "trace_dtypes": "dtypes",

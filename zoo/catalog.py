@@ -79,21 +79,26 @@ def _aliases() -> dict[str, str]:
     return aliases
 
 
-def register(spec: Spec) -> Spec:
+def register(spec: Spec, *, override: bool = False) -> Spec:
     """Add a spec from outside the zoo's folders, for this process, and return it.
 
+    Args:
+        spec: the spec.
+        override: it may take the place of a spec of its name, registered or of the zoo.
+
     Raises:
-        SpecError: another spec already has the name.
+        SpecError: another spec already has the name, also as its alias, and `override` is False.
         TypeError: `spec` is no `Spec`.
 
     >>> import zoo
     >>> zoo.register(zoo.get_spec("merge"))
     Traceback (most recent call last):
-    zoo.errors.SpecError: 'merge' is already registered
+    zoo.errors.SpecError: 'merge' is already registered; override=True replaces it in this process
     """
     want_instances("register", Spec, spec=spec)
-    if spec.name in _registered or spec.name in _walked():
-        raise SpecError(f"{spec.name!r} is already registered")
+    want_instances("register", bool, override=override)
+    if is_model(spec.name) and not override:
+        raise SpecError(f"{spec.name!r} is already registered; override=True replaces it in this process")
     _registered[spec.name] = spec
     return spec
 
@@ -173,6 +178,19 @@ def is_module(name: str) -> bool:
     """
     want_string("is_module", name=name)
     return any(_is_inside(module, name) for module in _modules())
+
+
+def is_model(name: str) -> bool:
+    """Whether a name, or an alias, is that of a model, registered or of the zoo, so that `create_model` takes it.
+
+    Raises:
+        TypeError: the name is no string.
+
+    >>> is_model("softmax"), is_model("conv_bn_classifier"), is_model("ops.softmax")
+    (True, True, False)
+    """
+    want_string("is_model", name=name)
+    return name in _registered or _aliases().get(name, name) in _walked()
 
 
 def _near(word: str, known: Iterable[str]) -> str:

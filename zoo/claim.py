@@ -18,10 +18,12 @@ class Claim:
         text: the claim in one line.
         source: the publication, and its machine if it names one.
         factor: how many times faster, or how many times less memory; above 1.
-        quantity: a time: "forward", "gradient" (forward and backward), "step" (a training step) or "fit" (a spec's
-            whole training); or a number of bytes: "saved" (for backward) or "peak" (of forward and backward).
+        quantity: a time: "forward", "gradient" (forward and backward), "step" (a training step) or "fit" (a whole
+            training, as its source runs it); or a number of bytes: "saved" (for backward) or "peak" (of forward and
+            backward).
         baseline: name of the model to compare with; "" means this model.
-        sizes: the sizes of this spec's scale at which both are measured; empty means all of them.
+        sizes: the sizes of this spec's scale, or of a whole training, at which both are measured; empty means all of
+            the scale.
         mode, precision: the mode and precision that show the gain.
         baseline_mode, baseline_precision: the mode and precision of the baseline.
         device: "cuda" for a claim that only CUDA can test; "" for a claim to test on each available device.

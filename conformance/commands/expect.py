@@ -1,4 +1,4 @@
-"""`conformance expect record`: writes the red cells of a run as declared divergences, for a person to review."""
+"""`conformance expect`: writes the red cells of a run as declared divergences, and takes out those that are stale."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from conformance.commands import output, stored
-from conformance.errors import ExitCode
+from conformance.errors import ExitCode, some
 from conformance.judging import declarations
 from conformance.records.cell import Cell, Verdict
 from conformance.show.text import visible
-from conformance.verdict import failed_gate, judge, named_failure
+from conformance.verdict import failed_gate, judge, named_failure, not_happened
 from zoo.expect import ENDINGS, OUTCOMES, Expect
 
 MATCHED = 60  # characters of an error's message that the declaration matches
@@ -52,6 +52,43 @@ def record(folder: Path, file: Path) -> ExitCode:
     if entries:
         output.tell("Give each a reason, remove what should not be accepted, and run with --expect.")
     return ExitCode.RED if lost else ExitCode.OK
+
+
+def prune(folder: Path, file: Path) -> ExitCode:
+    """Take out of a file the declarations that did not happen in any cell of a run made with it.
+
+    One that some cells still need stays, and so does one that concerns no judged cell; both are named or counted.
+
+    Returns:
+        `RED` if a declaration is stale in some of its cells only, otherwise `OK`.
+
+    Raises:
+        UsageError: the run or the file cannot be read, or the file cannot be written.
+    """
+    contents = stored.read(folder)
+    judged = [planned for planned in contents.plan.cells if planned.id in contents.verdicts and not planned.skip]
+    stale, partly, unused = [], [], 0
+    for model, entries in declarations.read(file).items():
+        for number, one in enumerate(entries):
+            cells = [p for p in judged if p.cell.model == model and one in p.expect]
+            gone = [p.id for p in cells if _is_stale(contents.verdicts[p.id], one, p.expect)]
+            unused += not cells
+            if gone and len(gone) == len(cells):
+                stale.append((model, number))
+            elif gone:
+                partly.append(f"entry {number + 1} of {model} is stale in {some(gone)}, and in force in other cells")
+    if stale:
+        declarations.remove(file, stale)
+    for line in partly:
+        output.say(line)
+    output.tell(f"stale entries taken out of {visible(str(file))}: {len(stale)}")
+    if unused:
+        output.tell(f"entries that concern no cell of this run, left as they are: {unused}")
+    return ExitCode.RED if partly else ExitCode.OK
+
+
+def _is_stale(verdict: Verdict, one: Expect, known: Sequence[Expect]) -> bool:
+    return verdict.status == "STALE" and one in not_happened(verdict.observation, known)
 
 
 def _declaration(verdict: Verdict, known: Sequence[Expect]) -> tuple[Expect, ...]:

@@ -17,7 +17,7 @@ from conformance.errors import ExitCode, UsageError
 from conformance.figures import atlas
 from conformance.judging import resuming
 from conformance.records.tasks import ProbeRun
-from conformance.show import bench, ci, comparisons, matrix
+from conformance.show import bench, ci, comparisons, matrix, sheet
 from conformance.show import page as html_page
 from conformance.store import files, run_files, shards
 from conformance.store.run_files import Contents
@@ -26,12 +26,19 @@ ACTIONS, SUMMARY, WORKSPACE = "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_W
 TOKEN = secrets.token_hex(16)  # no model can guess it
 
 
-def show_run(folder: Path, *, markdown: bool = False, xml: Path | None = None, html: Path | None = None) -> ExitCode:
+def show_run(
+    folder: Path,
+    *,
+    markdown: bool = False,
+    xml: Path | None = None,
+    html: Path | None = None,
+    csv: Path | None = None,
+) -> ExitCode:
     """`conformance show`: print a run, write it to the files that are named, and return the exit code that it has.
 
     Raises:
         UsageError: the folder is no run folder, is damaged, or holds records that contradict each other; or the file
-            for HTML cannot be written.
+            for HTML or CSV cannot be written.
         MachineError: the file for JUnit cannot be written.
     """
     contents = read(folder)
@@ -39,6 +46,7 @@ def show_run(folder: Path, *, markdown: bool = False, xml: Path | None = None, h
     if xml:
         ci.write_junit(contents, xml)
     write("--html", html, lambda: as_html(contents, folder))
+    write("--csv", csv, lambda: sheet.draw(contents))
     return exit_code(contents)
 
 

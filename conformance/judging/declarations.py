@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,44 @@ def append(path: Path, found: Iterable[tuple[str, Expect, str]]) -> None:
             file.writelines(_text(*entry) for entry in found)
     except OSError as problem:
         raise UsageError(f"{path} cannot be written: {problem.strerror}") from None
+
+
+def remove(path: Path, places: Collection[tuple[str, int]]) -> None:
+    """Take entries out of a file, each with the remark right above it. What else is in it stays as it is.
+
+    Args:
+        path: the file.
+        places: model and number of each entry, from 0, in the order in which `read` gives them.
+
+    Raises:
+        UsageError: the file cannot be written, or an entry does not begin with [[MODEL]] on a line of its own.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    heads = [number for number, line in enumerate(lines) if line.startswith("[[")]
+    begins = [_remark_above(lines, head) for head in heads] + [len(lines)]
+    left, counts = lines[: begins[0]], Counter[str]()
+    for head, begin, end in zip(heads, begins, begins[1:], strict=False):
+        (model,) = toml_file.parse(lines[head])
+        if (model, counts[model]) not in places:
+            left += lines[begin:end]
+        counts[model] += 1
+    wanted = {
+        model: rest
+        for model, entries in toml_file.read(path).items()
+        if (rest := [entry for number, entry in enumerate(entries) if (model, number) not in places])
+    }
+    if toml_file.parse("".join(left)) != wanted:
+        raise UsageError(f"{path}: write each entry below a line [[MODEL]], or take entries out by hand")
+    try:
+        path.write_text("".join(left), encoding="utf-8")
+    except OSError as problem:
+        raise UsageError(f"{path} cannot be written: {problem.strerror}") from None
+
+
+def _remark_above(lines: Sequence[str], head: int) -> int:
+    while head and lines[head - 1].startswith("#"):
+        head -= 1
+    return head
 
 
 def _text(model: str, declared: Expect, remark: str) -> str:

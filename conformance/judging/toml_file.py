@@ -20,11 +20,20 @@ def read(path: Path) -> dict[str, Any]:
         UsageError: it cannot be read, or it is no TOML.
     """
     try:
-        tables: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise
     except OSError as problem:
         raise UsageError(f"{path} cannot be read: {problem.strerror}") from None
     except ValueError as problem:
         raise UsageError(f"{path} is no TOML file: {problem}") from None
+
+
+def parse(text: str) -> dict[str, Any]:
+    """The tables of a text.
+
+    Raises:
+        ValueError: it is no TOML.
+    """
+    tables: dict[str, Any] = tomllib.loads(text)
     return tables

@@ -5,6 +5,7 @@ escaped that Markdown or HTML could read. The page is cut to `LARGEST` bytes, wh
 """
 
 import html
+import shlex
 import string
 import xml.etree.ElementTree as ET  # it only writes
 from collections.abc import Iterator
@@ -40,7 +41,8 @@ def page(contents: Contents, report: str, folder: Path, *, green: bool) -> str:
     """
     found = causes(judged_verdicts(contents))
     hint = f"`conformance show` prints all of {code(str(folder))}"
-    head = "\n".join([f"## {headline(contents, green=green)}", "", *_red_models(found, hint)])
+    typed = [code(shlex.join(["conformance", *contents.plan.command])), ""] if contents.plan.command else []
+    head = "\n".join([f"## {headline(contents, green=green)}", "", *typed, *_red_models(found, hint)])
     start, end = "\n\n<details><summary>The whole report</summary>\n\n<pre>\n", f"</pre>\n\n{hint}.\n\n</details>\n"
     lines = [html.escape(_short(line)) for line in report.split("\n")]
     shown = _fitting(lines, LARGEST - len(f"{head}{start}{end}".encode()))

@@ -62,6 +62,7 @@ EXAMPLES = {
     "zoo.case.NamedInputs": {"name": "typical", "inputs": tuple},
     "zoo.catalog.get_spec": {"name": "square"},
     "zoo.catalog.home_of": {"name": "square"},
+    "zoo.catalog.is_model": {"name": "merge"},
     "zoo.catalog.is_module": {"name": "ops"},
     "zoo.catalog.list_models": {"filter": "soft*"},
     "zoo.catalog.register": {"spec": replace(SQUARE, name="square_again")},
@@ -69,6 +70,7 @@ EXAMPLES = {
     "zoo.claim.Claim": {"text": "fast", "source": "a post", "factor": 2.0, "quantity": "step", "mode": "compiled"},
     "zoo.convention.Convention": {"tensor": "weight", "why": "padding"},
     "zoo.create.create_model": {"name": "square"},
+    "zoo.create.create_model_and_inputs": {"name": "square"},
     "zoo.create.example_inputs": {"name": "square"},
     "zoo.custom_ops.map_by_sample": {"operator": operator},
     "zoo.custom_ops.map_elementwise": {"operator": operator},
@@ -172,6 +174,7 @@ EXAMPLES = {
     "zoo.training.epochs.train": {**LEARNER, "loader": [BATCH], "epochs": 1, "checkpoint": "train.pt"},
     "zoo.training.gradient_penalty.penalised_step": {**STEP, "penalty": 0.1},
     "zoo.training.line.fit_line": {"model": Line(), "steps": 1},
+    "zoo.training.line.line_points": {"generator": torch.Generator()},
     "zoo.training.quadratic.fit_quadratic": {"model": Quadratic(), "steps": 1},
     "zoo.training.quadratic.parabola": {"count": 4, "generator": torch.Generator()},
     "zoo.training.several_losses.several_losses_step": {

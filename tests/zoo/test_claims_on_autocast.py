@@ -251,6 +251,70 @@ def test_a_default_cannot_name_another_argument():
         exec("def my_custom_bwd(outputs, inputs, args=(inputs,)): pass", {})
 
 
+def test_autograd_grad_wants_inputs_that_require_a_gradient():
+    x, weight = torch.tensor(2.0), torch.tensor(3.0, requires_grad=True)
+    with pytest.raises(RuntimeError, match="One of the differentiated Tensors does not require grad"):
+        torch.autograd.grad(weight * x, (weight, x))
+    with pytest.raises(RuntimeError, match="does not require grad and does not have a grad_fn"):
+        torch.autograd.grad(x * x, weight)
+    assert torch.autograd.grad(weight * x, weight)[0] == 2
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_function_records_nothing_in_forward_and_in_backward_only_to_create_a_graph(create_graph):
+    seen = []
+
+    class Squared(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            out = x * x
+            seen.append((torch.is_grad_enabled(), out.requires_grad))
+            return out
+
+        @staticmethod
+        def backward(ctx, grad):
+            (x,) = ctx.saved_tensors
+            again = x * x
+            seen.append((torch.is_grad_enabled(), again.requires_grad))
+            with torch.enable_grad():
+                leaf = x.detach().requires_grad_()
+                return torch.autograd.grad(leaf * leaf, leaf, grad)
+
+    x = torch.tensor(3.0, requires_grad=True)
+    assert torch.autograd.grad(Squared.apply(x), x, create_graph=create_graph)[0] == 6
+    assert seen == [(False, False), (create_graph, create_graph)]
+
+
+@each_device
+def test_the_operation_decides_the_precision_and_only_float64_follows_the_input(device):
+    single, double = torch.ones(2, 2, device=device), torch.ones(2, 2, device=device, dtype=torch.float64)
+    with torch.autocast(device, LOW):
+        assert (single @ single).dtype == LOW
+        assert F.mse_loss(single.to(LOW), single.to(LOW)).dtype == torch.float32
+        assert (double @ double).dtype == torch.float64
+        with pytest.raises(RuntimeError, match="dtype"):
+            single @ double
+
+
+@each_device
+@pytest.mark.parametrize("update", [False, True])
+@pytest.mark.parametrize(("step", "error"), [(False, "has already been called"), (True, r"is being called after step")])
+def test_without_update_a_second_unscale_raises(device, step, error, update):
+    weight = torch.ones(1, device=device, requires_grad=True)
+    scaler, optimizer = GradScaler(device), torch.optim.SGD([weight], lr=0.25)
+    scaler.scale(weight.sum()).backward()
+    scaler.unscale_(optimizer)
+    if step:
+        scaler.step(optimizer)
+    if update:
+        scaler.update()
+        scaler.unscale_(optimizer)
+        return
+    with pytest.raises(RuntimeError, match=rf"^unscale_\(\) {error}"):
+        scaler.unscale_(optimizer)
+
+
 @each_device
 @pytest.mark.parametrize(("inside", "gradient"), [(False, 1 + 2**-9), (True, 1)])
 def test_backward_inside_autocast_rounds_the_gradients_of_a_float32_region(device, inside, gradient):

@@ -1,5 +1,6 @@
 """False claims about operators, indices, stable formulas and data: docs/where-the-sources-are-wrong/."""
 
+import io
 import itertools
 import random
 import tarfile
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 from torch.utils.data import DataLoader, IterableDataset
 
+from zoo.data.pixels import decode_rgb
 from zoo.data.tar_files import tar_files
 from zoo.functions.batch_norm2d import batch_norm2d
 from zoo.models.checkerboard import checker
@@ -320,3 +322,26 @@ def test_a_folder_in_an_archive_has_no_file_to_read(tmp_path):
     with tarfile.open(archive) as tar:
         assert tar.extractfile(tar.next()) is None
     assert list(tar_files(archive)) == []
+
+
+GREY = b"P5 2 1 255 \x00\xff"  # an image of two pixels, as a file holds it
+
+
+def test_imdecode_of_opencv_takes_no_bytes():
+    cv2, numpy = pytest.importorskip("cv2"), pytest.importorskip("numpy")
+    with pytest.raises(cv2.error, match="missing required argument 'flags'"):
+        cv2.imdecode(GREY)
+    with pytest.raises(cv2.error, match="buf is not a numpy array"):
+        cv2.imdecode(GREY, cv2.IMREAD_COLOR)
+    assert cv2.imdecode(numpy.frombuffer(GREY, numpy.uint8), cv2.IMREAD_COLOR).shape == (1, 2, 3)
+
+
+def test_the_bytes_of_a_member_of_an_archive_are_an_image(tmp_path):
+    pytest.importorskip("PIL")
+    archive, member = tmp_path / "a.tar", tarfile.TarInfo("a.pgm")
+    member.size = len(GREY)
+    with tarfile.open(archive, "w") as tar:
+        tar.addfile(member, io.BytesIO(GREY))
+    with tarfile.open(archive) as tar:
+        data = tar.extractfile("a.pgm").read()
+    assert decode_rgb(data, "a.pgm").tolist() == [[[0, 255]]] * 3

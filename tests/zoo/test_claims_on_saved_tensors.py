@@ -1,6 +1,8 @@
 """False claims about saved tensors, each with a test of the truth: docs/where-the-sources-are-wrong/."""
 
 import io
+import multiprocessing
+import time
 import weakref
 from multiprocessing.reduction import ForkingPickler
 
@@ -10,6 +12,7 @@ import torch.multiprocessing
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from zoo.memory import saved_bytes
@@ -55,6 +58,31 @@ def exp_sin(x):
     return x.exp().sin()
 
 
+class Log(TorchDispatchMode):
+    """The names of the operations that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        self.names.append(str(op))
+        return op(*args, **(kwargs or {}))
+
+
+def test_disabling_hooks_leaves_out_no_operation():
+    x, ordinary, without = torch.randn(3, requires_grad=True), Log(), Log()
+    with ordinary:
+        exp_sin(x).backward(torch.ones(3))
+    with without:
+        with disable_saved_tensors_hooks("no hooks here"):
+            out = exp_sin(x.detach().requires_grad_())
+        out.backward(torch.ones(3))
+    computed = [[name for name in log.names if "detach" not in name] for log in (ordinary, without)]
+    assert computed[0] == computed[1]
+    assert {"aten.exp.default", "aten.sin.default", "aten.cos.default"} <= {*computed[0]}
+
+
 def test_where_nothing_requires_a_gradient_nothing_is_saved():
     x = torch.randn(1000)
     assert saved_bytes(exp_sin, x).total == 0
@@ -67,6 +95,15 @@ def test_a_tensor_with_a_graph_cannot_go_to_another_process():
     with pytest.raises(RuntimeError, match="does not support crossing process boundaries"):
         ForkingPickler(io.BytesIO()).dump(out)
     assert out.grad_fn._saved_result.untyped_storage().nbytes() == 4000
+
+
+def test_a_pool_ends_its_work_with_its_block():
+    processes = multiprocessing.get_context("spawn")
+    with processes.Pool(1) as pool:
+        assert pool.apply_async(abs, (-1,)).get(timeout=120) == 1
+        late = pool.apply_async(time.sleep, (0.2,))
+    with pytest.raises(multiprocessing.TimeoutError):
+        late.get(timeout=1)
 
 
 def test_a_tensor_with_a_graph_cannot_go_to_numpy():

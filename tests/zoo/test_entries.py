@@ -186,6 +186,45 @@ def test_every_entry_is_as_the_matrix_judges_it(name):
         torch.testing.assert_close(value, other, rtol=2**-7, atol=1e-6, msg=lambda text, key=key: f"{key}: {text}")
 
 
+def test_a_batch_of_any_size_is_drawn_and_the_outputs_have_it(name):
+    spec = zoo.get_spec(name)
+    given, returned = (
+        [one.split(", ") for one in re.findall(r"\(([^()]*)\)", side)] for side in spec.shapes.split("→")
+    )
+    if not any("batch" in words or (words[0] in ("...", "…") and words[0] not in words[1:]) for words in given):
+        with pytest.raises(
+            ValueError, match=f"^example_inputs: batch_size: no input of {name} has a batch in case 'ty"
+        ):
+            zoo.create_model_and_inputs(name, batch_size=7)
+        return
+    for size in (2, 7):
+        model, args = zoo.create_model_and_inputs(name, batch_size=size)
+        for words, output in zip(returned, pytree.tree_leaves(model(*leaves(args))), strict=False):
+            if "batch" in words or words[0] in ("...", "…"):
+                assert output.size(words.index("batch") if "batch" in words else 0) == size
+    assert torch.equal(
+        zoo.example_inputs(name, batch_size=7, seed=3)[0], zoo.example_inputs(name, batch_size=7, seed=3)[0]
+    )
+
+
+def pickled(thing):
+    file = io.BytesIO()
+    torch.save(thing, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def test_every_entry_is_pickled(name):
+    """A module with all that it holds, and a function by its name. TorchScript has a format of its own."""
+    model, args = zoo.create_model(name, seed=0), zoo.example_inputs(name)
+    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        pytest.skip("torch.jit.save stores a script, see test_every_entry_is_scripted_saved_and_loaded")
+    again = pickled(model)
+    assert again is model or isinstance(model, torch.nn.Module)
+    for one, other in zip(floats(called(again, leaves(args))), floats(called(model, leaves(args))), strict=True):
+        assert torch.equal(one, other)
+
+
 def scripted(name, model):
     """The model under TorchScript; the test is skipped where the spec declares that a script is refused."""
     if refused(name, "scripted"):
@@ -329,8 +368,9 @@ SIZE_NAMES = {
     "side": "checkerboard",
     "batch": "conv_bn batch_gather_loop fused_conv_bn2d batch_norm2d conv2d",
     "tokens": "rotary_embedding attention embedding transformer",
-    "numbers": "line quadratic ratio_safe sinh cube_cpp cube_numpy in_place_on_copy exp_fp32 relu_amp seeded_dropout",
-    "rows": "row_sum sum_explicit float32_island",
+    "numbers": "line quadratic ratio_safe sinh cube_cpp cube_numpy in_place_on_copy exp_fp32 relu_amp seeded_dropout "
+    "negative_square",
+    "rows": "row_sum sum_explicit float32_island add_created",
     "classes": "softmax softmax_cross_entropy",
     "channels": "conv_then_bn folded_conv_bn",
 }

@@ -211,5 +211,14 @@ FUSED_CONV_BN = replace(
             quantity="peak",
             baseline="conv_bn",
         ),
+        Claim(
+            text="peak memory of a step on CUDA in batches of 2048: 1.56 GB fused, 2.68 GB unfused",
+            source="Fusing convolution and batch norm using a custom function, on an NVIDIA RTX 3070",
+            factor=1.72,
+            quantity="peak",
+            baseline="conv_bn",
+            device="cuda",
+            sizes=(2048,),
+        ),
     ),
 )

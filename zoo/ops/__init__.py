@@ -3,6 +3,8 @@
 from zoo.ops.autocast_rules import add_and_matmul
 from zoo.ops.batch_gather import batch_gather_loop, batch_gather_native, batch_gather_scripted, batch_gather_vectorised
 from zoo.ops.broadcasting import sum_explicit
+from zoo.ops.chain_rule import negative_square
+from zoo.ops.creation import add_created
 from zoo.ops.cross_entropy import softmax_cross_entropy, softmax_cross_entropy_naive, softmax_cross_entropy_native
 from zoo.ops.in_place import augment, augment_copy
 from zoo.ops.operators import Arithmetic, Logic, arithmetic, logic
@@ -14,6 +16,7 @@ __all__ = [
     "Arithmetic",
     "Logic",
     "add_and_matmul",
+    "add_created",
     "arithmetic",
     "augment",
     "augment_copy",
@@ -23,6 +26,7 @@ __all__ = [
     "batch_gather_vectorised",
     "log_clamped",
     "logic",
+    "negative_square",
     "ratio_naive",
     "ratio_safe",
     "row_sum",

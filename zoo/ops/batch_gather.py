@@ -224,7 +224,7 @@ LOOP = Spec(
     summary="gather, sample by sample",
     source="Effective PyTorch, optimizing runtime with TorchScript",
     formula="out[b, …] = tensor[b, index[b, …]]",
-    shapes="(B, N, *rest), (B, *picks) → (B, *picks, *rest)",
+    shapes="(batch, N, *rest), (batch, *picks) → (batch, *picks, *rest)",
     build=lambda: batch_gather_loop,
     cases=CASES,
     error_inputs=ERROR_INPUTS,

@@ -4,7 +4,7 @@ import pytest
 from harness.command import FP32, conformance, run_folder
 
 from conformance import __version__, cli
-from conformance.errors import ExitCode
+from conformance.errors import ExitCode, UsageError
 
 NETS = """
 import torch
@@ -155,6 +155,21 @@ def test_a_resumed_run_stays_whatever_is_chosen_from_it(nets):
     code, output = conformance(nets, "run", "nets.py", "--resume", str(stored), "-n", "1")
     assert code == ExitCode.OK, output
     assert "1 cell: 1 pass" in output
+
+
+def test_the_device_that_torchs_libraries_read_is_the_default(monkeypatch):
+    def devices(*words):
+        return cli._request(cli.parser().parse_args(["run", "merge", *words])).devices
+
+    assert devices() == ()
+    monkeypatch.setenv("TORCH_DEVICE", "cpu")
+    assert devices() == ("cpu",)
+    assert devices("--device=cuda") == ("cuda",)
+    assert devices("--resume=a") == ()  # its cells are known
+    monkeypatch.setenv("TORCH_DEVICE", "tpu")
+    with pytest.raises(UsageError, match=r"^TORCH_DEVICE: unknown device 'tpu'; did you mean cpu\?$"):
+        devices()
+    assert cli.main(["probes"]) == ExitCode.USAGE
 
 
 def test_version_and_help_are_no_errors(tmp_path):

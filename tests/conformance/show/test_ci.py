@@ -66,6 +66,11 @@ def test_the_verdict_comes_first_in_one_line():
     assert stored.page(half, FOLDER).startswith("## ✗ 3 cells, 1 red, 1 not judged · ")
 
 
+def test_the_command_that_was_typed_comes_second():
+    found = contents(command=("run", "my nets.py", "--mode=eager"))
+    assert stored.page(found, FOLDER).splitlines()[2] == ci.code("conformance run 'my nets.py' --mode=eager")
+
+
 def test_red_models_come_next_one_row_for_each_cause_and_the_rest_is_folded():
     text = stored.page(contents("one", "two", status="ERROR", text="it | broke"), FOLDER)
     head, fold, report = text.partition("\n\n<details><summary>The whole report</summary>\n\n<pre>\n")
