@@ -68,7 +68,7 @@ def run(options: RunOptions) -> int:
     folder = folder_to_resume(options.resume, options.request) if options.resume else _new_run(options)
     started = time.monotonic()
     plan = run_files.read_plan(folder)
-    if plan.shard and not plan.cells:
+    if plan.shard and plan.is_empty_shard:
         tell(f"shard {plan.shard} is empty: the other shards have all {counted(plan.shard.cells, 'cell')}")
     again = resuming.command(folder, plan)
     interrupts.speak(f"interrupted: {text.visible(again)}", lambda: _report(options, folder, started))

@@ -146,7 +146,7 @@ def tell_torn(contents: Contents, folder: Path) -> None:
 
 def exit_code(contents: Contents) -> ExitCode:
     """`OK` if all cells have verdicts, not all are skipped and none is red, or if a shard is empty; otherwise `RED`."""
-    judged = any(verdict.status != "SKIPPED" for verdict in contents.verdicts.values()) or not contents.plan.cells
+    judged = any(verdict.status != "SKIPPED" for verdict in contents.verdicts.values()) or contents.plan.is_empty_shard
     red = not (judged and contents.has_all) or any(v.red for v in contents.verdicts.values())
     return ExitCode.RED if red else ExitCode.OK
 

@@ -381,6 +381,11 @@ class Plan:
         devices = (one.cell.device for one in self.cells if not one.skip and one.cell.mode in self.compiling_modes)
         return tuple(dict.fromkeys(devices))
 
+    @property
+    def is_empty_shard(self) -> bool:
+        """Whether it is a shard for which the others leave no cells."""
+        return self.shard is not None and not self.cells
+
     def with_cells(self, cells: Sequence[PlannedCell]) -> "Plan":
         """The plan with these of its cells alone, and what they need."""
         models, modes = ({getattr(one.cell, axis) for one in cells} for axis in ("model", "mode"))

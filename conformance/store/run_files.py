@@ -161,8 +161,8 @@ class Contents:
 
     @property
     def has_all(self) -> bool:
-        """Whether nothing is missing: some cells are selected, unless there are none, and all have their verdicts."""
-        return bool(self.selected or not self.plan.cells) and not self.missing and not self.plan.lacks
+        """Whether nothing is missing: some cells are selected, unless a shard is empty, and all have their verdicts."""
+        return bool(self.selected or self.plan.is_empty_shard) and not self.missing and not self.plan.lacks
 
     @property
     def cells(self) -> tuple[Cell, ...]:
