@@ -42,7 +42,6 @@ def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> Ref
     process.enter("reference")
     with process.shared():
         torch.set_num_threads(1)
-        child_side.keep_freed_memory()
         with sources.note_files() as paths, sources.note_variables() as names:
             result = _write_reference(task, process)
             files = sources.contents_of_files(paths) | sources.digests_of_imported()

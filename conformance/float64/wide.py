@@ -140,9 +140,13 @@ class Oracle:
         return other
 
     def built_anew(self) -> "Oracle":
-        """The same oracle, with a model that no call has changed."""
+        """The same oracle, with a model that no call has changed. The parameters of both lie in the same memory."""
         other = Oracle(self.spec, self.seed)
         other.namer, other._narrow, other.state = self.namer, self._narrow, self.state  # which are large
+        own, apart = weights.parameters_of(self.model), weights.sharing_memory(self.namer)
+        for name, parameter in weights.parameters_of(other.model).items():
+            if name not in apart:
+                parameter.data = own[name].data  # each run sets them first
         return other
 
     def widened(self) -> contextlib.AbstractContextManager[None]:

@@ -20,7 +20,8 @@ from conformance.figures import meter
 from conformance.figures.meter import A_A_CONTROL, SLOWER_CONTROL, Clock, HostClock, Rounds, Sample, TimedCall
 from conformance.measure.costs import roots_of
 from conformance.oracle.reference import CaseReference
-from conformance.process.child_side import ChildProcess, keep_freed_memory
+from conformance.process import memory
+from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Observation
 from conformance.records.measurements import CellTiming, Ratio, Reason, Timing
 from conformance.records.tasks import CellTask, TimingTask
@@ -214,7 +215,7 @@ TURNS, SLEEP_CYCLES = 10_000, 1_000_000
 
 def observe(task: TimingTask, process: ChildProcess) -> Timing:
     """Time the cells of a task, alone on the machine. A cell that cannot be timed gets a reason."""
-    keep_freed_memory()  # new pages can cost as much as the call
+    memory.keep_freed()  # new pages can cost as much as the call
     measurement = _SideBySide(task, process)
     try:
         measurement.run()

@@ -85,7 +85,6 @@ class CaseReference:
 
 
 _References = dict[TensorName, TensorReference | None]
-_Answer = tuple[Question, Evaluation]
 
 ANY_DRAW = CaseReference(0, 1.0, {}, {})  # for work that depends on shapes alone
 
@@ -110,7 +109,7 @@ def make(
     _check_dtype(oracle)
     initial = attributes.read(oracle.model)
     cases: dict[str, CaseReference] = {}
-    smallest: tuple[float, Question, Evaluation] | None = None
+    smallest: tuple[float, Question] | None = None
     for case in spec.cases:
         picks = draws.choose_picks(oracle, case, forks)
         question = oracle.question(case, picks)
@@ -122,6 +121,9 @@ def make(
         selfcheck.check_outputs(oracle, twin, question, found)
         scale = draws.choose_scale(oracle, case, picks, found, inner)
         known = Spread(oracle, question, found, scale.factor, kinked=kinked).reference(picks, precisions, forks)
+        if case is spec.cases[0]:
+            known = replace(known, unclaimed=selfcheck.try_unclaimed(oracle, case, picks, question, found))
+        del found  # as large as the model
         if spec.fit is None:
             oracle.kept = tables_of(oracle, question)
             redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions, scale, forks)
@@ -133,15 +135,12 @@ def make(
                 if following is not None:
                     following = replace(following, tensors=_as_rounded(following.tensors, known.tensors))
                 known = replace(known, states=tuple(kept), following=following)
-        if case is spec.cases[0]:
-            unclaimed = selfcheck.try_unclaimed(oracle, case, picks, question, found)
-            known = replace(known, unclaimed=unclaimed)
         cases[case.name] = known
         size = sum(t.numel() for t in question.names.values() if isinstance(t, torch.Tensor))
         if size and (smallest is None or size < smallest[0]):
-            smallest = (size, question, found)
+            smallest = (size, question)
     if spec.differentiable and spec.surrogate_gradient is None and smallest is not None:
-        assumed = GradientCheck(oracle, smallest[1], smallest[2], forks).run()
+        assumed = GradientCheck(oracle, smallest[1], oracle.evaluate(smallest[1]), forks).run()
         cases = {name: replace(known, assumed=assumed) for name, known in cases.items()}
     return cases
 
@@ -236,18 +235,16 @@ def _with_changes(
     plain = Redraw(FIRST_NUMBER - 1, weights=0, fine=True, kept=oracle.kept)
     there = fresh.starting_from(plain.state(oracle.state, oracle.seed))
     made: list[tuple[Redraw, CaseReference]] = []
-    first: _Answer | None = None
+    first: Question | None = None
     for alternatives in _changes(oracle, fresh, case, question, plain):
         for redraw in alternatives:
             call = wide_call(redraw.inputs(case, oracle.seed))
             asked = replace(redraw.question(question, call, there.namer), second=False)
+            first = first or asked
             try:
-                found, kinked, _ = _watch(there, asked)
-                first = first or (asked, found)
-                if redraw.changes_module and not _is_telling(there, redraw, (asked, found), first):
+                reference = _of_change(there, redraw, asked, first, precisions, forks)
+                if reference is None:
                     continue
-                spread = Spread(there, asked, found, draws.scale_for(found.tensors), kinked=kinked)
-                reference = spread.reference(redraw.picks, precisions, forks)
                 if not redraw.changes_module or _holds_in_eager(oracle, case, question, redraw, reference):
                     made.append((redraw, reference))
                 break
@@ -257,6 +254,22 @@ def _with_changes(
                 if redraw is plain:
                     return (), describe_error(problem)
     return tuple(made), ""
+
+
+def _of_change(  # noqa: PLR0913 -- all that is known of a change
+    there: Oracle,
+    redraw: Redraw,
+    asked: Question,
+    first: Question,
+    precisions: Sequence[Precision],
+    forks: Forks,
+) -> CaseReference | None:
+    """The reference of a change; None for one of the module that does not tell, beside the first of the changes."""
+    found, kinked, _ = _watch(there, asked)
+    if redraw.changes_module and not _is_telling(there, redraw, asked, found.tensors, first):
+        return None
+    spread = Spread(there, asked, found, draws.scale_for(found.tensors), kinked=kinked)
+    return spread.reference(redraw.picks, precisions, forks)
 
 
 def _changes(
@@ -282,19 +295,16 @@ def _changes(
     yield (replace(plain, training=not fresh.model.training),)
 
 
-def _is_telling(there: Oracle, redraw: Redraw, changed: _Answer, plain: _Answer) -> bool:
+def _is_telling(there: Oracle, redraw: Redraw, asked: Question, found: Tensors, first: Question) -> bool:
     """Whether a change of the module shows in what it gives.
 
     It does not if it brings random numbers that the spec does not declare. Nor may other numbers be set after the first
     call, if the model has made a table of them.
     """
-    (asked, found), (asked_before, before) = changed, plain
-    if all(same(t, found.tensors.get(name)) for name, t in before.tensors.items()):
+    if all(same(t, found.get(name)) for name, t in there.evaluate(first).tensors.items()):
         return False
-    if redraw.settings:
-        there.evaluate(asked_before)
     with there.remembering() if redraw.settings else contextlib.nullcontext():
-        return same_tensors(found.tensors, there.evaluate(asked).tensors)
+        return same_tensors(found, there.evaluate(asked).tensors)
 
 
 def _holds_in_eager(oracle: Oracle, case: Case, question: Question, redraw: Redraw, known: CaseReference) -> bool:

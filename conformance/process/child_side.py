@@ -1,7 +1,6 @@
 """Runs in the child: calls one function, reports its phases, and sends the result."""
 
 import contextlib
-import ctypes
 import importlib
 import os
 import sys
@@ -22,8 +21,6 @@ WAITING = "waiting for the machine"  # in this phase the deadline does not run
 _serving: list[bool] = []  # whether this process is a child
 LOOK_SECONDS = 0.1  # between two looks whether somebody waits for the machine; a small model has parts of 2 ms
 USAGE_LENGTH = 4000  # of the text of a `UsageError`, which names everything that a person needs
-TRIM_THRESHOLD, MMAP_MAX = -1, -4  # numbers of malloc.h
-LARGEST_THRESHOLD = 2**31 - 1  # that its call takes
 
 
 class ChildProcess:
@@ -208,15 +205,3 @@ def _silence() -> None:
         os.dup2(nowhere, descriptor)
     if nowhere > 2:  # noqa: PLR2004 -- none of the standard streams
         os.close(nowhere)
-
-
-def keep_freed_memory() -> None:
-    """Give no block of memory back to the system from here on, where the C library is glibc; else do nothing.
-
-    By default, glibc gives large blocks back, and the next tensor of the same size is paid for page by page. That is a
-    seventh of the time of a large model's reference, which allocates the same sizes in every run. A call of 5 ms that
-    allocates megabytes takes up to twice as long when it has to pay.
-    """
-    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
-        mallopt(MMAP_MAX, 0)
-        mallopt(TRIM_THRESHOLD, LARGEST_THRESHOLD)

@@ -27,9 +27,9 @@ def process(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "MEMORY", tmp_path / "meminfo")
     monkeypatch.setattr(memory, "GROUP", tmp_path)
     monkeypatch.setattr(forks, "WORTH_SECONDS", 0.0)
-    before = process_table.descendants(HERE)
+    before = {*process_table.descendants(HERE)}  # a server that another test has started may end at any time
     yield tmp_path
-    assert process_table.descendants(HERE) == before, "a fork was left behind"
+    assert not {*process_table.descendants(HERE)} - before, "a fork was left behind"
 
 
 def with_cores(count):

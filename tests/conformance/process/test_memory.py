@@ -25,19 +25,35 @@ def machine(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_what_fits_passes():
-    memory.ensure_room(200 * MIB)  # 1.5 times 400, of 600
+@pytest.fixture(autouse=True)
+def kept(monkeypatch):
+    """What is asked of the C library."""
+    calls = []
+    monkeypatch.setattr(memory, "keep_freed", lambda: calls.append("keep"))
+    return calls
 
 
-def test_what_does_not_fit_is_refused_with_both_sizes():
+def test_what_fits_well_keeps_what_it_frees(kept):
+    memory.ensure_room(100 * MIB)  # twice 300, of 600
+    assert kept == ["keep"]
+
+
+def test_what_just_fits_gives_back_what_it_frees(kept):
+    memory.ensure_room(101 * MIB)
+    memory.ensure_room(261 * MIB)  # 1.3 times 461, of 600
+    assert not kept
+
+
+def test_what_does_not_fit_is_refused_with_both_sizes(kept):
     with pytest.raises(MemoryError, match=r"needs about 0\.6 GiB of memory, and 0\.6 GiB are free; judge the model at"):
-        memory.ensure_room(201 * MIB)
+        memory.ensure_room(262 * MIB)
+    assert not kept
 
 
 def test_a_control_group_may_have_less(machine):
-    (machine / "memory.max").write_text(str(300 * MIB))
+    (machine / "memory.max").write_text(str(260 * MIB))
     (machine / "memory.current").write_text(str(100 * MIB))
-    memory.ensure_room(0)  # 300, of 200 free and 100 held
+    memory.ensure_room(0)  # 1.3 times 200, of 160 free and 100 held
     with pytest.raises(MemoryError, match=r"0\.3 GiB are free"):
         memory.ensure_room(MIB)
 
@@ -50,7 +66,7 @@ def test_where_the_system_does_not_tell_nothing_is_refused(machine, file):
 
 def test_a_reference_stops_before_its_runs(machine, monkeypatch):
     """The weights of this layer are 8 MiB in float64, and 16 are left beside what its process has needed."""
-    (machine / "meminfo").write_text(f"MemAvailable:    {(3 * 216 // 2 - 100) * 1024 - 1} kB\n")
+    (machine / "meminfo").write_text(f"MemAvailable:    {180 * 1024} kB\n")  # 1.3 times 216 is 281
     monkeypatch.setattr(reference.Spread, "reference", lambda *_: pytest.fail("a perturbed run was made"))
     case = Case(name="typical", inputs=lambda g: (torch.randn(2, 1024, generator=g),))
     layer = Spec(
