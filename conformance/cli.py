@@ -406,6 +406,8 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> run.RunOpti
         raise UsageError("--resume stores as much as the run has stored so far; leave out --every-tensor")
     if options.resume and options.strict:
         raise UsageError("--resume judges as the run was planned; leave out --strict")
+    if options.on and (further or options.plugins):
+        raise UsageError(f"--on {options.on}: pytest judges nothing there; leave out {[*further, '-p'][0]}")
     if options.balance and not options.shard:
         raise UsageError("--balance is about shards, and there is no --shard")
     return run.RunOptions(

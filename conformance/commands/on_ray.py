@@ -20,7 +20,7 @@ from typing import Any
 
 from conformance.commands import interrupts, judging, output, planning, progress, stored
 from conformance.errors import ChangedError, ExitCode, StoreError, UsageError, counted, one_line
-from conformance.judging.executor import Executor
+from conformance.judging.executor import Executor, needs_cpp
 from conformance.records.cell import NODE, model_of
 from conformance.records.convert import from_json, to_json
 from conformance.records.plan import Plan
@@ -65,7 +65,11 @@ class Judge:
         there, here = self._plan.judge.code, planning.describe_judge().code
         if there != here:
             return f"its conformance is another one: {here}, not {there}"
-        return "; ".join(planning.changes(self._plan))
+        found = planning.changes(self._plan)
+        if not found and any(needs_cpp(one.cell) for one in self._plan.cells if not one.skip):
+            why = self._executor.fault_of_compiler()
+            found += [f"torch.compile of x * 2 fails there: {why}"] if why else []
+        return "; ".join(found)
 
     def judge(self, cell: str) -> dict[str, Any]:
         """The verdict of a cell, in JSON form; or the files that have changed, or the problem, so that it has none."""
@@ -147,7 +151,7 @@ def connected(address: str, *, fresh: bool) -> Iterator["Cluster"]:
     try:
         import ray  # noqa: PLC0415 -- an extra, which takes a second to import
     except ImportError:
-        raise UsageError("--on ray needs Ray, which is not installed: pip install 'torch-conformance[ray]'") from None
+        raise UsageError("--on ray needs Ray, which is not installed: pip install 'ray[client]'") from None
     _refuse_silent(address)
     answers = {number: signal.getsignal(number) for number in interrupts.SIGNALS}
     try:

@@ -168,7 +168,7 @@ def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     code, said = finish(start(tmp_path / "store", NETS, *ASKED))
     assert (code, said.count("\n")) == (4, 1)
-    assert "pip install 'torch-conformance[ray]'" in said
+    assert "pip install 'ray[client]'" in said
 
 
 # On two nodes
