@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 from conformance import __version__
 from conformance.axes import DEVICES
-from conformance.commands import bisect, expect, explain, judging, probes, repro, run, stored
+from conformance.commands import bisect, expect, explain, judging, on_ray, probes, repro, run, stored
 from conformance.commands.output import COLOURS, choose_colour, say
 from conformance.errors import ExitCode, MachineError, UsageError, suggestion
 from conformance.judging import declarations, resuming
@@ -133,6 +133,8 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-k", dest="expression", metavar="EXPRESSION", default="", help="only cells whose id matches")
     processes = "number of processes (default: as many as save time)"
     parser.add_argument("-n", dest="workers", metavar="N", type=workers, help=processes)
+    cluster = "judge on a Ray cluster: ray for the one here, or ray://HOST:PORT (default: this machine)"
+    parser.add_argument("--on", metavar="ENGINE", type=engine, help=cluster)
     parser.add_argument(
         "-p", dest="plugins", metavar="NAME", action="append", default=[], help="load this pytest plugin; no other is"
     )
@@ -231,6 +233,13 @@ MOST_WORKERS, LARGEST_SEED, LONGEST = 1024, 2**63 - 1, 1e7
 def workers(text: str) -> str:
     """A number of processes."""
     return str(_number(int, text, 0, MOST_WORKERS, f"a number of processes from 0 to {MOST_WORKERS}"))
+
+
+def engine(text: str) -> str:
+    """Ray, or the address of one of its clusters."""
+    if text != on_ray.ENGINE and not text.startswith(f"{on_ray.ENGINE}://"):
+        raise ArgumentTypeError(f"want ray or ray://HOST:PORT, got {text!r}")
+    return text
 
 
 def seed(text: str) -> int:
@@ -397,6 +406,8 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> run.RunOpti
         raise UsageError("--resume stores as much as the run has stored so far; leave out --every-tensor")
     if options.resume and options.strict:
         raise UsageError("--resume judges as the run was planned; leave out --strict")
+    if options.on and (further or options.plugins):
+        raise UsageError(f"--on {options.on}: pytest judges nothing there; leave out {[*further, '-p'][0]}")
     if options.balance and not options.shard:
         raise UsageError("--balance is about shards, and there is no --shard")
     return run.RunOptions(
@@ -411,6 +422,7 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> run.RunOpti
         every_tensor=options.every_tensor,
         full=options.full,
         strict=options.strict,
+        on=options.on or "",
         choice=judging.Choice(
             expression=options.expression,
             workers=options.workers or "",

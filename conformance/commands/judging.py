@@ -103,6 +103,20 @@ def judge_missing(choice: Choice, contents: run_files.Contents, folder: Path, wr
     return stored.exit_code(run_files.read(folder)) if code in (ExitCode.OK, ExitCode.RED) else code
 
 
+def select(choice: Choice, folder: Path, recorder: "Recorder") -> int:
+    """Store which cells match the expression, and judge none; returns an exit code.
+
+    Raises:
+        UsageError: pytest does not take the expression.
+    """
+    arguments = [f"--conformance-run={folder}", "--collect-only", "-k", choice.expression, *_settings(choice)]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+        code = int(pytest.main(arguments, plugins=[recorder]))
+    if code == ExitCode.USAGE:
+        raise UsageError(_refusal(said.getvalue(), choice))
+    return code
+
+
 def order(plan: Plan, seconds: Mapping[str, float], workers: int) -> list[str]:
     """Cells in the order in which they are judged: those that need no compiler first.
 
@@ -317,27 +331,38 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Store and show a verdict, or which files have changed so that there is none."""
-        data, changed = _told(report, VERDICT), _told(report, CHANGED) or ()
+        self.store(_told(report, VERDICT), _told(report, CHANGED) or ())
+
+    def store(self, data: Any, changed: Iterable[str] = ()) -> bool:
+        """Store and show a verdict in JSON form, or which files have changed so that there is none; whether it is red.
+
+        Nothing more is stored once something could not be.
+        """
         if self.problem:
-            return
+            return False
         try:
             self._note_changed(changed)
             if data is None:
-                return
+                return False
             self._writer.add(data)
         except StoreError as problem:
             self._stop(str(problem))
-            return
+            return False
         verdict: Verdict = from_json(Verdict, data)
         self._ticker.progress.finish(verdict.cell, red=verdict.red)
         if not interrupts.received_signal():
             self._ticker.show(matrix.line(verdict) if verdict.status != "SKIPPED" else "", urgent=verdict.red)
+        return verdict.red
+
+    def tell(self, line: str) -> None:
+        """Print a line that everybody must see."""
+        self._ticker.show(line, urgent=True)
 
     def _note_changed(self, files: Iterable[str]) -> None:
         for file in (file for file in files if file not in self._changed):
             self._changed.append(file)
             self._writer.note_changed(self._changed)
-            self._ticker.show(f"· {visible(file)} has changed: no more cells of it are judged", urgent=True)
+            self.tell(f"· {visible(file)} has changed: no more cells of it are judged")
 
     def _stop(self, problem: str) -> None:
         """Judge no more cells, because their verdicts could not be stored. What is stored stands."""

@@ -149,9 +149,17 @@ def refuse_changed(folder: Path, plan: Plan) -> None:
     Raises:
         UsageError: something has changed since the run was planned; the message names all of it.
     """
-    changed = [*_changed_sources(plan), *_changed_environment(plan)]
-    if changed:
+    if changed := changes(plan):
         raise UsageError(f"{folder} cannot go on, start a new run: {'; '.join(changed)}")
+
+
+def changes(plan: Plan) -> list[str]:
+    """What a verdict may depend on that is not here as it was where a plan was made.
+
+    Raises:
+        UsageError: this machine cannot be described.
+    """
+    return [*_changed_sources(plan), *_changed_environment(plan)]
 
 
 def _changed_sources(plan: Plan) -> Iterator[str]:

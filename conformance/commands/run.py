@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from conformance.commands import interrupts, judging, planning, progress, stored
+from conformance.commands import interrupts, judging, on_ray, planning, progress, stored
 from conformance.commands.output import say, tell, what_was_lost
 from conformance.errors import ExitCode, StoreError, UsageError, counted
 from conformance.figures import speed
@@ -48,6 +48,7 @@ class RunOptions:
     every_tensor: bool = False  # store what is measured of every tensor
     full: bool = False  # judge every case and time every model, although nobody has named a model
     strict: bool = False  # a mode that is not proven is red, and an undeclared graph break
+    on: str = ""  # "ray", or the address of a Ray cluster that judges the cells; "" for this machine
     command: tuple[str, ...] = ()  # what was typed after `conformance`
 
 
@@ -112,14 +113,26 @@ def _judge_and_measure(options: RunOptions, folder: Path, writer: Writer) -> int
     choice = options.choice
     if contents.changed:  # everything holds what was planned again, or it would not be resumed
         writer.note_changed(())
-    with planning.children_prepared(contents.plan, fresh=options.fresh, cores=choice.workers):
+    with planning.children_prepared(contents.plan, fresh=options.fresh, cores=choice.workers), _engine(options) as on:
         with _kept_verdicts(options, contents, folder, writer):
             contents = run_files.read(folder)
-            code = judging.judge_missing(choice, contents, folder, writer) if contents.missing else ExitCode.OK
+            code = on.judge_missing(choice, contents, folder, writer) if contents.missing else ExitCode.OK
         code = stored.exit_code(run_files.read(folder)) if code == ExitCode.OK else code
         if code in (ExitCode.OK, ExitCode.RED) and contents.plan.measure:
-            _measure(options, folder, writer)
+            with on.held_alone():
+                _measure(options, folder, writer)
     return code
+
+
+class _Here:
+    """The engine without a cluster: pytest and its workers judge the cells, and the meter has a lock of its own."""
+
+    judge_missing = staticmethod(judging.judge_missing)
+    held_alone = contextlib.nullcontext
+
+
+def _engine(options: RunOptions) -> contextlib.AbstractContextManager[_Here | on_ray.Cluster]:
+    return on_ray.connected(options.on, fresh=options.fresh) if options.on else contextlib.nullcontext(_Here())
 
 
 @contextlib.contextmanager

@@ -131,12 +131,11 @@ class Executor:
         found = self._judge(planned)
         if self._stored and _is_spoiled(found):
             found = self._judge_anew(planned, found, self._stored)
-        needed = planned.cell.device == "cpu" and (mode := MODES.get(planned.cell.mode)) and mode.needs_cpp
-        why = self._fault_of_compiler() if needed and _is_spoiled(found, (*SPOILED, "TIMEOUT")) else ""
+        why = self.fault_of_compiler() if needs_cpp(planned.cell) and _is_spoiled(found, (*SPOILED, "TIMEOUT")) else ""
         seen = replace(found.observation, error=NO_COMPILER)
         return replace(found, text=OF_COMPILER.format(why), observation=seen) if why else found
 
-    def _fault_of_compiler(self) -> str:
+    def fault_of_compiler(self) -> str:
         """What goes wrong if the simplest model is compiled; "" if nothing does."""
         if self._compiler is None:
             with _starting("the compiler"):
@@ -307,6 +306,12 @@ def _starting(what: str) -> Iterator[None]:
         yield
     except (OSError, MemoryError) as problem:
         raise MachineError(f"{what} was not judged: no process could be started: {problem}") from problem
+
+
+def needs_cpp(cell: Cell) -> bool:
+    """Whether a cell needs a compiler for C++."""
+    mode = MODES.get(cell.mode)
+    return cell.device == "cpu" and mode is not None and mode.needs_cpp
 
 
 def _filled_cache() -> Path | None:

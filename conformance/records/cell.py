@@ -84,6 +84,7 @@ ASKED_OTHERWISE = "refused when asked otherwise"  # the fact that names the ways
 STOPPED = "gradients stopped"  # the fact that names the leaves of whose gradients a part is stopped on purpose
 HOOKED = "gradients hooked"  # the fact of a model whose hooks change its gradients
 PLACE_OF = "place of "  # begins the facts that say where in the model a fault begins, by the gate that found it
+NODE = "node"  # the fact that tells which node of a cluster has judged
 KEPT_SINCE = "kept since"  # the fact that tells the day on which the verdict was given, if an earlier run gave it
 UNCLAIMED = "transforms not claimed"  # the fact that says what they do, of a model in eager
 LEFT_ASIDE = "left aside"  # the fact of a cell whose model returns other things than tensors
