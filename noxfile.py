@@ -173,7 +173,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def tests_all(session: nox.Session) -> None:
     """Run all tests on all cores."""
-    session.run("pytest", "-n", "auto", *install(session, project=".[images,numpy,tests]"))
+    session.run("pytest", "-n", "auto", *install(session, project=".[images,numpy,ray,tests]"))
 
 
 @nox.session
