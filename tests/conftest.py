@@ -20,7 +20,7 @@ TESTS = Path(__file__).parent
 SLOW = """
 benchmarks/test_calibration.py benchmarks/test_pages.py
 check/test_libraries.py check/test_own_tests.py
-ci/test_recipes.py ci/test_sessions.py ci/test_steps.py
+ci/test_recipes.py ci/test_sessions.py ci/test_steps.py ci/test_without_github.py
 conformance/cell/test_compiled_dynamic.py conformance/cell/test_packaged.py conformance/cell/test_vector_instructions.py
 conformance/cell/test_verdicts.py
 conformance/commands/test_bisect.py conformance/commands/test_expect.py

@@ -42,20 +42,15 @@ def steps(workflow, name):
     return read(ROOT / ".github" / "workflows" / f"{workflow}.yml")["jobs"][name]["steps"]
 
 
-def of_steps(job):
-    """What the steps printed, for the message of a failing test."""
-    return "\n".join(f"== {name} ({code})\n{printed}" for name, (code, printed) in job.results.items())
-
-
 def test_the_shards_of_a_version_become_one_run_and_the_guardian_misses_none(jobs):
     for shard in (1, 2):
         one = jobs.make(
             f"merge cube {EAGER}", matrix={"session": TORCH, "python": PYTHON, "shard": shard, "shards": 2}, github={}
         )
-        assert one.run(steps("matrix", "judge")), of_steps(one)
+        assert one.run(steps("matrix", "judge")), one.printed
     assert jobs.artifacts.names == [f"{TORCH}-1-of-2", f"{TORCH}-2-of-2"]
     merging = jobs.make(matrix={"session": TORCH, "python": PYTHON})
-    assert merging.run(steps("matrix", "merge")), of_steps(merging)
+    assert merging.run(steps("matrix", "merge")), merging.printed
     whole = jobs.artifacts.folder / f"run-{TORCH}"
     assert "<testcase" in (whole / f"{TORCH}.xml").read_text(encoding="utf-8")
     assert (whole / TORCH / "run.json").exists()
@@ -78,13 +73,13 @@ def test_the_guardian_is_red_when_a_shard_is_missing_or_a_job_did_not_succeed(jo
             (jobs.artifacts.folder / name).mkdir(parents=True)
             (jobs.artifacts.folder / name / "run.json").touch()
     guardian = jobs.make(checkout=False, needs={"judge": {"result": judge}, "merge": {"result": "success"}})
-    assert guardian.run(page) is not bool(said), of_steps(guardian)
-    assert said in of_steps(guardian)
+    assert guardian.run(page) is not bool(said), guardian.printed
+    assert said in guardian.printed
 
 
 def test_the_weekly_probe_reports_drift_without_failing(jobs):
     weekly = jobs.make(WRONG, matrix={"session": "newest", "python": PYTHON})
-    assert weekly.run(steps("weekly", "probe")), of_steps(weekly)
+    assert weekly.run(steps("weekly", "probe")), weekly.printed
     assert weekly.results["judge"][0] == 1
     assert "::warning title=Drift::with the newest torch" in weekly.results["Report drift"][1]
     assert (jobs.artifacts.names, "forgetful" in weekly.summary) == (["newest"], True)
@@ -98,9 +93,9 @@ def test_the_weekly_probe_fails_if_its_run_does_not_come_about(jobs):
 
 def test_linux_runs_the_script_of_ci_and_the_other_systems_judge_list_and_show(jobs):
     linux, elsewhere = jobs.make(), jobs.make()
-    assert linux.run(steps("ci", "linux")), of_steps(linux)
+    assert linux.run(steps("ci", "linux")), linux.printed
     assert "nox: --session lint types sample(2.13.0) sample(newest) sample(2.4.1) tests" in linux.results[".ci/run"][1]
-    assert elsewhere.run(steps("ci", "elsewhere")), of_steps(elsewhere)
+    assert elsewhere.run(steps("ci", "elsewhere")), elsewhere.printed
     assert len([code for code, printed in elsewhere.results.values() if printed]) == 4
 
 
@@ -124,7 +119,7 @@ def left_by(folder, *, is_green, **given):
     """The job of a run of the action, and the artifact that it left."""
     jobs = Jobs(folder)
     ended, acting = acted(jobs, **given)
-    assert ended is is_green, of_steps(acting)
+    assert ended is is_green, acting.printed
     (name,) = jobs.artifacts.names
     return acting, jobs.artifacts.folder / name
 
@@ -153,7 +148,7 @@ def test_the_action_judges_uploads_and_fails_on_red(red, green):
 def test_what_was_red_on_the_default_branch_is_not_new_and_no_step_hides_an_error(jobs, red):
     first, artifact = red
     is_green, second = acted(jobs, baseline_run=artifact, python="3.11", **{"fail-on": "new-red"})
-    assert is_green, of_steps(second)
+    assert is_green, second.printed
     assert second.results["compare"][0] == 0
     steps = read(ROOT / "action.yml")["runs"]["steps"]
     assert not [step for step in steps if "|| true" in step.get("run", "")]
@@ -163,9 +158,9 @@ def test_what_was_red_on_the_default_branch_is_not_new_and_no_step_hides_an_erro
 
 def test_the_summary_says_what_differs_from_the_baseline(jobs, green):
     is_green, acting = acted(jobs, targets=f"merge docs/nets.py {EAGER}", baseline_run=green[1])
-    assert not is_green, of_steps(acting)
+    assert not is_green, acting.printed
     summary = acting.summary
-    assert "# ✗ 1 new red" in summary, of_steps(acting)
+    assert "# ✗ 1 new red" in summary, acting.printed
     assert "<code>forgetful&#91;eager-amp_bf16-cpu&#93;</code>" in summary
     assert summary.index("# ✗ 1 new red") > summary.index("red model")
 

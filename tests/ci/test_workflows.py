@@ -56,9 +56,15 @@ def test_actionlint_finds_nothing():
 
 
 @pytest.mark.parametrize(
-    ("schema", "files"), [("github-workflows", WORKFLOWS), ("github-actions", [ACTION])], ids=["workflows", "action"]
+    ("schema", "files"),
+    {
+        "github-workflows": WORKFLOWS,
+        "github-actions": [ACTION],
+        "gitlab-ci": [ROOT / "examples" / "tiny_lm" / ".gitlab-ci.yml"],
+        "citation-file-format": [ROOT / "CITATION.cff"],
+    }.items(),
 )
-def test_the_files_match_the_schema_of_github(schema, files):
+def test_the_files_match_their_schema(schema, files):
     assert checked("check-jsonschema", "--builtin-schema", f"vendor.{schema}", *map(str, files)) == ""
 
 

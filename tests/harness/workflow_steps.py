@@ -89,6 +89,11 @@ class Job:
     def summary(self):
         return self.summary_file.read_text(encoding="utf-8")
 
+    @property
+    def printed(self):
+        """What the steps printed, for the message of a failing test."""
+        return "\n".join(f"== {name} ({code})\n{printed}" for name, (code, printed) in self.results.items())
+
     def run(self, steps, variables=None):
         """Run steps in their order; returns whether the job succeeded."""
         for step in steps:
