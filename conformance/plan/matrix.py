@@ -19,10 +19,10 @@ from conformance.axes import DEVICES, MODES, ONE_GPU, PRECISIONS, Mode, Precisio
 from conformance.cache import sources
 from conformance.errors import UsageError, some
 from conformance.own.spec import try_model
-from conformance.plan import find
+from conformance.plan import find, shapes
 from conformance.process import environment as process_environment
 from conformance.process.child_side import ChildProcess
-from conformance.records.cell import Cell, SizedModel
+from conformance.records.cell import Cell, Shape, SizedModel
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Environment, Place, Plan, PlannedCell, PlannedModel, SpecLocation
 from conformance.records.tasks import PACKAGE, Nothing, PlanRequest, ProbeInfo, ProbeList, ProbesRequest, SeenOn
@@ -53,9 +53,10 @@ def plan(asked: PlanRequest) -> Plan:
     if asked.all_sizes:
         check_sized(asked.modes, [spec for spec, _ in found])
     sizes = {size.name: size for spec, _ in found for size in _sizes(spec, asked)}
+    shapeless = tuple(spec.name for spec, _ in found if asked.shapes and spec.family is None)
     found = [(sized, location) for spec, location in found for sized in _as_asked(spec, asked)]
     known_modes = modes_of_all(spec for spec, _ in found)
-    modes = _chosen_modes(asked.modes, known_modes, found)
+    modes = _chosen_modes(asked, known_modes, found)
     precisions = choose("precision", tuple(PRECISIONS), asked.precisions, usual(PRECISIONS))
     devices = _chosen_devices(asked.devices)
     _check_devices("mode", known_modes, asked.modes, devices)
@@ -66,6 +67,8 @@ def plan(asked: PlanRequest) -> Plan:
         own = planned_modes(spec, location, asked.modes)
         squares = _squares(devices, precisions_of(spec, location, precisions, asked.precisions), gpus)
         cells += _cells(spec, [own[m] for m in modes if m in own], squares, first_case=asked.first_case)
+    if not found:
+        raise UsageError(f"--shapes {asked.shapes}: no family of shapes is in the spec of {some(shapeless)}")
     if not cells:
         raise UsageError(f"no model exists in {', '.join(modes)} at {', '.join(precisions)}")
     used = dict.fromkeys(planned.cell.mode for planned in cells)
@@ -86,13 +89,18 @@ def plan(asked: PlanRequest) -> Plan:
         symptoms={name: _symptom(name) for one in cells for e in one.expect if (name := e.probe)},
         digests=_unchanged(before, _digests(found)),
         gpus=gpus,
+        shapeless=shapeless,
     )
 
 
-def _chosen_modes(asked: tuple[str, ...], known: Mapping[str, Mode], found: Iterable[find.Found]) -> tuple[str, ...]:
-    """The modes that were asked for, or the usual ones; in any case the candidates of models without a spec."""
+def _chosen_modes(asked: PlanRequest, known: Mapping[str, Mode], found: Iterable[find.Found]) -> tuple[str, ...]:
+    """The modes that were asked for, or the usual ones; in any case the candidates of models without a spec.
+
+    At drawn shapes, those that compile are not usual: a compiler takes longer than all else.
+    """
+    default = tuple(name for name in usual(known) if not (asked.shapes and known[name].compiles))
     candidates = (candidate.name for spec, location in found if location.own for candidate in spec.candidates)
-    return tuple(dict.fromkeys((*choose("mode", tuple(known), asked, usual(known)), *candidates)))
+    return tuple(dict.fromkeys((*choose("mode", tuple(known), asked.modes, default), *candidates)))
 
 
 def _chosen_devices(asked: tuple[str, ...]) -> tuple[str, ...]:
@@ -108,11 +116,22 @@ def _model(spec: Spec, location: SpecLocation, devices: Sequence[str]) -> Planne
     return PlannedModel(
         location,
         figures_of(spec),
+        shape=_shape(spec),
         working={device: SizedModel(spec.name, size, scale.size_name) for device, size in working.items() if scale},
         candidates=tuple(candidate.name for candidate in spec.candidates),
         written=_place(spec.name, location),
         wrong_on_purpose=location.module.startswith(f"zoo.{catalog.WRONG_ON_PURPOSE}."),
     )
+
+
+def _shape(spec: Spec) -> Shape | None:
+    """The shape of a model that is planned at one."""
+    model, _, sizes = spec.name.partition("@")
+    if spec.family is None or not sizes:
+        return None
+    given = dict(one.split("=") for one in sizes.split(","))
+    least = {name: low for name, (low, _) in spec.family.sizes.items()}
+    return Shape(model, {name: int(given[name]) for name in least}, least)
 
 
 def _symptom(name: str) -> str:
@@ -149,8 +168,10 @@ def _sizes(spec: Spec, asked: PlanRequest) -> list[SizedModel]:
 
 
 def _as_asked(spec: Spec, asked: PlanRequest) -> list[Spec]:
-    """The spec at each of these sizes, or as it is, with the divergences that are declared outside the code."""
+    """The spec at each of these sizes or at drawn shapes, or as it is; with what is declared outside the code."""
     declared = replace(spec, expectations=(*spec.expectations, *asked.declared.get(spec.name, ())))
+    if asked.shapes:
+        return [declared.shaped(sizes) for sizes in shapes.draw(spec, asked.shapes, asked.seed)]
     return [declared.at(sized.size) for sized in _sizes(spec, asked)] or [declared]
 
 
