@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +42,25 @@ class Family:
                 raise SpecError(f"family: {name} must lie between two whole numbers from 1, got {bounds!r}")
         if not callable(self.inputs):
             raise SpecError(f"family: inputs must be callable, got {self.inputs!r}")
+
+    def draw(self, number: int, seed: int) -> list[dict[str, int]]:
+        """Draw different shapes, the same on every machine: so many, or all if there are fewer.
+
+        The first has the smallest sizes, the second odd ones above these, as far as the bounds allow. Fewer shapes of
+        a seed are the first of more.
+
+        >>> MATRICES.draw(3, seed=0)[0]
+        {'rows': 1, 'n': 1}
+        """
+        found = [{name: low for name, (low, _) in self.sizes.items()}]
+        spans = {name: range(low, high + 1) for name, (low, high) in self.sizes.items()}
+        odd = {name: range((low + 1) | 1, high + 1, 2) or spans[name] for name, (low, high) in self.sizes.items()}
+        chance = random.Random(seed)  # noqa: S311 -- nobody guesses it
+        while len(found) < min(number, math.prod(map(len, spans.values()))):
+            sizes = {name: chance.choice(span) for name, span in (odd if len(found) == 1 else spans).items()}
+            if sizes not in found:
+                found.append(sizes)
+        return found
 
     def case(self, sizes: Mapping[str, int], *, independent_samples: bool = False) -> Case:
         """Return the case of a shape.

@@ -218,6 +218,8 @@ class Spec:
             self._check_named(field, record)
         for name in {case.name for case in self.cases} & {given.name for given in self.error_inputs}:
             raise SpecError(f"spec {self.name}: a case and an error input are named {name!r}")
+        if not isinstance(self.family, (Family, type(None))):
+            raise SpecError(f"spec {self.name}: family must be a Family, got {self.family!r}")
 
     def _check_records(self, field: str, record: type) -> None:
         items = getattr(self, field)

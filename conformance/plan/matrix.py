@@ -19,13 +19,14 @@ from conformance.axes import DEVICES, MODES, ONE_GPU, PRECISIONS, Mode, Precisio
 from conformance.cache import sources
 from conformance.errors import UsageError, some
 from conformance.own.spec import try_model
-from conformance.plan import find, shapes
+from conformance.plan import find
 from conformance.process import environment as process_environment
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell, Shape, SizedModel
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Environment, Place, Plan, PlannedCell, PlannedModel, SpecLocation
 from conformance.records.tasks import PACKAGE, Nothing, PlanRequest, ProbeInfo, ProbeList, ProbesRequest, SeenOn
+from conformance.seeds import seed_of
 from zoo import Spec, SpecError, catalog, probe
 
 TF32_CAPABILITY = (8, 0)
@@ -53,7 +54,7 @@ def plan(asked: PlanRequest) -> Plan:
     if asked.all_sizes:
         check_sized(asked.modes, [spec for spec, _ in found])
     sizes = {size.name: size for spec, _ in found for size in _sizes(spec, asked)}
-    shapeless = tuple(spec.name for spec, _ in found if asked.shapes and spec.family is None)
+    shapeless = _shapeless(found, asked)
     found = [(sized, location) for spec, location in found for sized in _as_asked(spec, asked)]
     known_modes = modes_of_all(spec for spec, _ in found)
     modes = _chosen_modes(asked, known_modes, found)
@@ -67,15 +68,11 @@ def plan(asked: PlanRequest) -> Plan:
         own = planned_modes(spec, location, asked.modes)
         squares = _squares(devices, precisions_of(spec, location, precisions, asked.precisions), gpus)
         cells += _cells(spec, [own[m] for m in modes if m in own], squares, first_case=asked.first_case)
-    if not found:
-        raise UsageError(f"--shapes {asked.shapes}: no family of shapes is in the spec of {some(shapeless)}")
     if not cells:
         raise UsageError(f"no model exists in {', '.join(modes)} at {', '.join(precisions)}")
     used = dict.fromkeys(planned.cell.mode for planned in cells)
     models = {
-        spec.name: replace(
-            _model(spec, location, devices), size=sizes.get(spec.name), assumed=assumed.get(spec.name, ())
-        )
+        spec.name: _model(spec, location, devices, sizes.get(spec.name), assumed.get(spec.name, ()))
         for spec, location in found
     }
     return Plan(
@@ -109,17 +106,21 @@ def _chosen_devices(asked: tuple[str, ...]) -> tuple[str, ...]:
     return choose("device", DEVICES, tuple(map(kind_of, asked)), present)
 
 
-def _model(spec: Spec, location: SpecLocation, devices: Sequence[str]) -> PlannedModel:
-    """What the plan holds of a model, without its size and what was assumed of it."""
+def _model(
+    spec: Spec, location: SpecLocation, devices: Sequence[str], size: SizedModel | None, assumed: tuple[str, ...]
+) -> PlannedModel:
+    """What the plan holds of a model."""
     scale = spec.scale
-    working = {device: size for device in devices if scale and (size := scale.working_on(device))}
+    working = {device: at for device in devices if scale and (at := scale.working_on(device))}
     return PlannedModel(
         location,
         figures_of(spec),
-        shape=_shape(spec),
-        working={device: SizedModel(spec.name, size, scale.size_name) for device, size in working.items() if scale},
+        size,
+        _shape(spec),
+        working={device: SizedModel(spec.name, at, scale.size_name) for device, at in working.items() if scale},
         candidates=tuple(candidate.name for candidate in spec.candidates),
         written=_place(spec.name, location),
+        assumed=assumed,
         wrong_on_purpose=location.module.startswith(f"zoo.{catalog.WRONG_ON_PURPOSE}."),
     )
 
@@ -167,11 +168,20 @@ def _sizes(spec: Spec, asked: PlanRequest) -> list[SizedModel]:
     return [SizedModel(spec.name, size, scale.size_name) for size in scale.sizes] if scale else []
 
 
+def _shapeless(found: Sequence[find.Found], asked: PlanRequest) -> tuple[str, ...]:
+    """The models that are asked for at drawn shapes, and have no family; UsageError if all are such."""
+    names = tuple(spec.name for spec, _ in found if asked.shapes and spec.family is None)
+    if names and len(names) == len(found):
+        raise UsageError(f"--shapes {asked.shapes}: no family of shapes is in the spec of {some(names)}")
+    return names
+
+
 def _as_asked(spec: Spec, asked: PlanRequest) -> list[Spec]:
     """The spec at each of these sizes or at drawn shapes, or as it is; with what is declared outside the code."""
     declared = replace(spec, expectations=(*spec.expectations, *asked.declared.get(spec.name, ())))
     if asked.shapes:
-        return [declared.shaped(sizes) for sizes in shapes.draw(spec, asked.shapes, asked.seed)]
+        drawn = spec.family.draw(asked.shapes, seed_of(asked.seed, spec.name, "shapes")) if spec.family else []
+        return [declared.shaped(sizes) for sizes in drawn]
     return [declared.at(sized.size) for sized in _sizes(spec, asked)] or [declared]
 
 
