@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     judge.add_argument("--balance", type=Path, metavar="RUN", help="balance the shards by the seconds of this run")
     bench = commands.add_parser("bench", help="check, then measure speed, memory and compile cost", epilog=FURTHER)
     _add_run_options(bench)
-    bench.set_defaults(measure="bench", full=True, shard=None, balance=None)
+    bench.set_defaults(measure="bench", full=True, shapes=0, shard=None, balance=None)
     models = commands.add_parser("list", help="list models with their summaries and cases")
     models.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
     again = commands.add_parser("show", help="print a stored run")
@@ -165,6 +165,8 @@ def _add_extent(judge: argparse.ArgumentParser) -> None:
     judge.add_argument(
         "--full", action="store_true", help="all cases and all speeds; only the whole zoo has less without it"
     )
+    text = "judge each model at N shapes drawn from its family, in place of its cases"
+    judge.add_argument("--shapes", type=shapes, default=0, metavar="N", help=text)
     speed = judge.add_mutually_exclusive_group()
     speed.add_argument("--no-speed", dest="measure", action="store_const", const="", help="only check")
     speed.add_argument(
@@ -227,7 +229,7 @@ def listed(text: str) -> list[str]:
 
 NumberT = TypeVar("NumberT", int, float)
 
-MOST_WORKERS, LARGEST_SEED, LONGEST = 1024, 2**63 - 1, 1e7
+MOST_WORKERS, MOST_SHAPES, LARGEST_SEED, LONGEST = 1024, 1000, 2**63 - 1, 1e7
 
 
 def workers(text: str) -> str:
@@ -240,6 +242,11 @@ def engine(text: str) -> str:
     if text != on_ray.ENGINE and not text.startswith(f"{on_ray.ENGINE}://"):
         raise ArgumentTypeError(f"want ray or ray://HOST:PORT, got {text!r}")
     return text
+
+
+def shapes(text: str) -> int:
+    """A number of shapes."""
+    return _number(int, text, 1, MOST_SHAPES, f"a number of shapes from 1 to {MOST_SHAPES}")
 
 
 def seed(text: str) -> int:
@@ -388,6 +395,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         devices=tuple(options.device or ([] if options.resume else device_of_torch())),
         seed=options.seed,
         deadline=options.timeout,
+        shapes=options.shapes,
         given=OwnModel(
             inputs=tuple(options.inputs), training=options.training, reference=beside, trusted=options.trust
         ),

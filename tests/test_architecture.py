@@ -6,7 +6,9 @@ import pytest
 from harness.processes import fresh
 from harness.sources import MODULES, PACKAGES, ROOT, arrows, below, imports, reached, room_of, rooms
 
-CONTRACT = "arguments candidate case claim convention error_input errors expect internals scale spec states".split()
+CONTRACT = (
+    "arguments candidate case claim convention error_input errors expect family internals scale spec states".split()
+)
 TORCH = set("plan gates evaluate float64 perturb derivatives oracle cell measure own".split())  # rooms that import it
 LIGHT = sorted({room for room in rooms() if room not in TORCH})
 TOOLS_OF_THE_ZOO = {"measure": ("zoo.memory", "zoo.training.step"), "plan": ("zoo.probe",), "cell": ("zoo.probe",)}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from zoo.error_input import ErrorInput
     from zoo.errors import SpecError
     from zoo.expect import Expect
+    from zoo.family import Family
     from zoo.scale import Scale
     from zoo.spec import Spec
     from zoo.trainer import Trainer
@@ -27,6 +28,7 @@ __all__ = [
     "Convention",
     "ErrorInput",
     "Expect",
+    "Family",
     "Scale",
     "Spec",
     "SpecError",
@@ -50,6 +52,7 @@ HOMES = {
     "Convention": "convention",
     "ErrorInput": "error_input",
     "Expect": "expect",
+    "Family": "family",
     "Scale": "scale",
     "Spec": "spec",
     "SpecError": "errors",

@@ -199,12 +199,14 @@ def _near(word: str, known: Iterable[str]) -> str:
 
 
 def get_spec(name: str) -> Spec:
-    """Return the spec of a model by its name or its alias, or of a model at a size of its scale, such as "merge@256".
+    """Return the spec of a model by its name or its alias; also at a size of its scale or at sizes of its family.
+
+    These stand behind the name, as in "merge@256" and "softmax@rows=3,n=1".
 
     Raises:
         UnknownModelError: there is no such model; the message offers the nearest names.
         TypeError: the name is no string.
-        SpecError: the model has no scale, or the size is not a positive number.
+        SpecError: the model has no such size.
 
     >>> import zoo
     >>> zoo.get_spec("merge_tiled").twin
@@ -216,9 +218,7 @@ def get_spec(name: str) -> Spec:
     want_string("get_spec", name=name)
     name, at, size = name.partition("@")
     spec = _registered[name] if name in _registered else _found(name)[0]
-    if at and not size.isdecimal():
-        raise SpecError(f"{name}@{size}: want a positive number behind '@'")
-    return spec.at(int(size)) if at else spec
+    return spec.sized(size) if at else spec
 
 
 def _found(name: str) -> tuple[Spec, str]:

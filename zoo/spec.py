@@ -24,12 +24,15 @@ from zoo.claim import Claim
 from zoo.convention import Convention
 from zoo.error_input import ErrorInput
 from zoo.expect import Expect, check_names
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.states import STATES
 
 Model = Callable[..., Any]
 
-NAME_AND_SIZE, NAME_OR_NONE = re.compile(rf"{NAME.pattern}(@[0-9]+)?"), re.compile(rf"({NAME.pattern})?")
+SIZES = re.compile(rf"{NAME.pattern}=[0-9]+(,{NAME.pattern}=[0-9]+)*")
+NAME_AND_SIZE = re.compile(rf"{NAME.pattern}(@([0-9]+|{SIZES.pattern}))?")
+NAME_OR_NONE = re.compile(rf"({NAME.pattern})?")
 DTYPES = ("float32", "float16", "bfloat16")
 DTYPE_WORDS = ("follows", "input")
 PROBES = Path(__file__).parent / "probes"
@@ -108,6 +111,7 @@ class Spec:
         scripted: returns the ScriptModule or ScriptFunction; None: torch.jit.script(build()).
         expectations: the declared divergences.
         scale: how to build the model at larger sizes, for measurements.
+        family: the shapes in which its inputs may come, of which a run draws some.
         claims: the gains that its sources publish.
         candidates: replacements for this model, which a run judges beside its modes.
         error_inputs: inputs that the model refuses with an error. The matrix calls every mode with them, last of all.
@@ -153,6 +157,7 @@ class Spec:
     scripted: Callable[..., Model] | None = None
     expectations: tuple[Expect, ...] = ()
     scale: Scale | None = None
+    family: Family | None = None
     claims: tuple[Claim, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     error_inputs: tuple[ErrorInput, ...] = ()
@@ -213,6 +218,8 @@ class Spec:
             self._check_named(field, record)
         for name in {case.name for case in self.cases} & {given.name for given in self.error_inputs}:
             raise SpecError(f"spec {self.name}: a case and an error input are named {name!r}")
+        if not isinstance(self.family, (Family, type(None))):
+            raise SpecError(f"spec {self.name}: family must be a Family, got {self.family!r}")
 
     def _check_records(self, field: str, record: type) -> None:
         items = getattr(self, field)
@@ -315,10 +322,44 @@ class Spec:
             twin="",
             alias="",
             scale=None,
+            family=None,
             claims=(),
             candidates=candidates,
             error_inputs=(),
         )
+
+    def shaped(self, sizes: Mapping[str, int]) -> Spec:
+        """Return the spec of this model at a shape of its family, named like "softmax@rows=3,n=1", with one case.
+
+        What is declared for one of its own cases, and its error inputs, are left to these.
+
+        Raises:
+            SpecError: the model has no family, these are not its sizes, or one is out of its bounds.
+        """
+        name = f"{self.name.partition('@')[0]}@{','.join(f'{size}={number}' for size, number in sizes.items())}"
+        if self.family is None:
+            raise SpecError(f"{self.name} has no family of shapes, so there is no {name}")
+        try:
+            case = self.family.case(sizes, independent_samples=self.cases[0].independent_samples)
+        except SpecError as problem:
+            raise SpecError(f"{name}: {problem}") from None
+        kept = tuple(expected for expected in self.expectations if not expected.case)
+        return replace(
+            self, name=name, cases=(case,), expectations=kept, alias="", scale=None, claims=(), error_inputs=()
+        )
+
+    def sized(self, size: str) -> Spec:
+        """Return the spec that has this behind the "@" in its name: a size of the scale, or sizes of the family.
+
+        Raises:
+            SpecError: it is neither, or there is no such spec; see `at` and `shaped`.
+        """
+        if SIZES.fullmatch(size):
+            pairs = (one.split("=") for one in size.split(","))
+            return self.shaped({name: int(number) for name, number in pairs})
+        if not size.isdecimal():
+            raise SpecError(f"{self.name}@{size}: want a positive number behind '@', or sizes such as rows=3,n=1")
+        return self.at(int(size))
 
     def case(self, name: str) -> Case:
         """Return the case with this name.

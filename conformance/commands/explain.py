@@ -35,7 +35,7 @@ from conformance.records.explained import (
     Look,
     Numbers,
 )
-from conformance.records.plan import Part, Plan, PlannedCell, SpecLocation
+from conformance.records.plan import Part, Plan, PlannedCell, SpecLocation, name_from
 from conformance.records.tasks import PACKAGE, READ_PROBES, PlanRequest, ProbesRequest
 from conformance.show.matrix import figure
 from conformance.show.text import printable, table
@@ -274,7 +274,7 @@ def _steps(plan: Plan, verdict: Verdict, exits: Sequence[Exit]) -> list[Step]:
         return []
     steps = []
     for number, end in enumerate(exits):
-        name = f"{planned.cell.model.replace('@', '_')}_part_{number + 1}"
+        name = f"{name_from(planned.cell.model)}_part_{number + 1}"
         part = Part(planned.cell.model, _case(verdict), name, end.done, light=_is_plain(verdict))
         mode = SCRIPTED_PARTS if planned.cell.mode == "scripted" else planned.cell.mode
         steps.append(Step(replace(planned.cell, model=name, mode=mode), end, replace(model.location, part=part)))

@@ -21,6 +21,7 @@ import pytest
 
 from conformance.commands import interrupts, output, progress, stored
 from conformance.errors import ChangedError, ExitCode, MachineError, StoreError, UsageError, counted, near_names
+from conformance.judging import shrinking
 from conformance.judging.executor import Executor
 from conformance.process import environment, process_table
 from conformance.records.cell import Observation, Verdict, model_of
@@ -237,7 +238,7 @@ class CellItem(pytest.Item):
     def runtest(self) -> None:
         """Judge the cell in its own process. A red verdict, or none, makes the item fail with one line."""
         try:
-            verdict = self.config.stash[EXECUTOR].verdict(self.planned)
+            verdict = shrinking.judge(self.config.stash[EXECUTOR], self.planned)
         except ChangedError as problem:
             self.user_properties.append((CHANGED, problem.files))
             raise pytest.fail.Exception(str(problem), pytrace=False) from None

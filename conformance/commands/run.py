@@ -229,7 +229,9 @@ def _with_measures(plan: Plan, options: RunOptions, *, quick: bool) -> Plan:
         return replace(plan, measure="speed" if options.measure is None else options.measure)
     precisions = tuple(dict.fromkeys(one.cell.precision for one in plan.cells))
     chosen = [
-        name for name, model in plan.models.items() if model.location.is_of_zoo and (name in speed.HEART or not quick)
+        name
+        for name, model in plan.models.items()
+        if model.location.is_of_zoo and model.shape is None and (name in speed.HEART or not quick)
     ]
     timed = dict.fromkeys(chosen, speed.HEART_PRECISIONS if quick else precisions)
     models = {name: replace(model, timed=timed.get(name, ())) for name, model in plan.models.items()}
@@ -257,8 +259,8 @@ def folder_to_resume(folder: Path, request: PlanRequest) -> Path:
         UsageError: it is no run folder, other cells were asked for, its sources are not named, or a verdict could
             come out differently than when the run was planned; the message names all that has changed.
     """
-    if request.modes or request.precisions or request.devices:
-        raise UsageError("--resume takes its cells from the stored run; leave out axes")
+    if request.modes or request.precisions or request.devices or request.shapes:
+        raise UsageError("--resume takes its cells from the stored run; leave out axes and --shapes")
     folder = folder.resolve()
     contents = run_files.read(folder)
     stored.report(contents, folder)  # refuses records that contradict each other

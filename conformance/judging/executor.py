@@ -175,7 +175,8 @@ class Executor:
             raise MachineError(f"{cell.id} was not judged: {seen.message}")
         seconds = {tasks.KEPT if made.kept else "reference": made.seconds, **seen.seconds}
         seen = replace(seen, seconds=seconds, facts={**seen.facts, **shown, **self._gpu_of(cell)})
-        verdict = judge(cell.id, seen, planned.expect, whole=not planned.left_out, strict=self.plan.strict)
+        whole = not planned.left_out and self.plan.models[cell.model].shape is None
+        verdict = judge(cell.id, seen, planned.expect, whole=whole, strict=self.plan.strict)
         notes = (*verdict.notes, *ending.remarks, *untold)
         return replace(verdict, seconds=ending.seconds, notes=notes)
 

@@ -43,6 +43,7 @@ def part_of(spec: Spec, part: Part) -> Spec:
         scripted=None,
         expectations=(),
         scale=None,
+        family=None,
         claims=(),
         candidates=(),
         error_inputs=(),

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -18,7 +19,6 @@ from conformance.own import forms
 from conformance.own.part import part_of
 from conformance.own.spec import attribute, spec_of, with_others
 from conformance.process.child_side import ChildProcess
-from conformance.records.cell import SizedModel
 from conformance.records.plan import NOTHING_GIVEN, OtherModel, OwnModel, SpecLocation, name_from
 from conformance.records.tasks import ListedModel, Listing, PlanRequest
 from zoo import Spec, SpecError, catalog
@@ -66,24 +66,23 @@ def load_sources(sources: Iterable[SpecLocation]) -> None:
 
 
 def spec_at(location: SpecLocation, name: str) -> Spec:
-    """The spec of that name, from its own module or from the zoo; "name@64" is the model at that size.
+    """The spec of that name, from its own module or from the zoo; "name@64", "name@rows=3" is the model at sizes.
 
     A model without a spec has one location to itself. A part of a model has the name of the part.
 
     Raises:
         UsageError: the module does not import.
         UnknownModelError: neither has a spec of that name.
-        SpecError: a size was named, and the model has no scale or the size is not positive.
+        SpecError: a size was named that the model does not have.
     """
     if location.part:
         return part_of(spec_at(replace(location, part=None), location.part.model), location.part)
     if location.own:
         return with_others(spec_of(location.own, module_of(location))[0], *others_of(location.own))
     own = {spec.name: spec for spec in catalog.specs_of(load(location))}
-    sized = SizedModel.parse(name)
-    plain = sized.model if sized else name
+    plain, at, size = name.partition("@")
     if plain in own:
-        return own[plain].at(sized.size) if sized else own[plain]
+        return own[plain].sized(size) if at else own[plain]
     return catalog.get_spec(name)
 
 
@@ -137,7 +136,8 @@ def find(sources: Iterable[str], given: OwnModel = NOTHING_GIVEN) -> tuple[list[
 
     A source is a model or folder of the zoo, such as "merge" or "models", or a wildcard pattern of models, folders and
     files, such as "merge*" or "ops.soft*"; "path/to/file.py", "package.module", either of them with ":NAME", a saved
-    model, an architecture of a library, or a name that an installed package declares. Without any, it is the whole zoo.
+    model, an architecture of a library, or a name that an installed package declares. Behind "@" stands a size, or
+    sizes. Without any source, it is the whole zoo.
     A source may hold no spec if it registers a mode. `given` is what was said of the models without a spec.
 
     Returns each spec with its location, in order, and the location that registers each mode, by the mode's name. Raises
@@ -153,7 +153,7 @@ def find(sources: Iterable[str], given: OwnModel = NOTHING_GIVEN) -> tuple[list[
             only_modes = False
             continue
         with _import_apart(source):
-            own = _find_one(source, given)
+            own = _find_at_size(source, given)
         found += own
         only_modes = only_modes and not own
     if only_modes:
@@ -244,6 +244,22 @@ def _find_one(source: str, given: OwnModel) -> list[Found]:
             f"{source}:NAME --input 2,3"
         )
     return [(spec, location) for spec in specs]
+
+
+def _find_at_size(source: str, given: OwnModel) -> list[Found]:
+    """The specs of one source; of "nets.py@rows=3,n=1" those that have these sizes, at them. SpecError if none has."""
+    named = re.fullmatch(r"(?P<place>.*[.:].*)@(?P<size>(\w+=\d+,)*\w+=\d+|\d+)", source)
+    if not named or Path(source).exists():
+        return _find_one(source, given)
+    sized, problems = [], []
+    for spec, location in _find_one(named["place"], given):
+        try:
+            sized.append((spec.sized(named["size"]), location))
+        except SpecError as problem:
+            problems.append(problem)
+    if not sized:
+        raise problems[0]
+    return sized
 
 
 def _file_at(path: Path, given: str) -> SpecLocation:

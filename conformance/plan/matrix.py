@@ -22,10 +22,11 @@ from conformance.own.spec import try_model
 from conformance.plan import find
 from conformance.process import environment as process_environment
 from conformance.process.child_side import ChildProcess
-from conformance.records.cell import Cell, SizedModel
+from conformance.records.cell import Cell, Shape, SizedModel
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Environment, Place, Plan, PlannedCell, PlannedModel, SpecLocation
 from conformance.records.tasks import PACKAGE, Nothing, PlanRequest, ProbeInfo, ProbeList, ProbesRequest, SeenOn
+from conformance.seeds import seed_of
 from zoo import Spec, SpecError, catalog, probe
 
 TF32_CAPABILITY = (8, 0)
@@ -53,9 +54,10 @@ def plan(asked: PlanRequest) -> Plan:
     if asked.all_sizes:
         check_sized(asked.modes, [spec for spec, _ in found])
     sizes = {size.name: size for spec, _ in found for size in _sizes(spec, asked)}
+    shapeless = _shapeless(found, asked)
     found = [(sized, location) for spec, location in found for sized in _as_asked(spec, asked)]
     known_modes = modes_of_all(spec for spec, _ in found)
-    modes = _chosen_modes(asked.modes, known_modes, found)
+    modes = _chosen_modes(asked, known_modes, found)
     precisions = choose("precision", tuple(PRECISIONS), asked.precisions, usual(PRECISIONS))
     devices = _chosen_devices(asked.devices)
     _check_devices("mode", known_modes, asked.modes, devices)
@@ -70,9 +72,7 @@ def plan(asked: PlanRequest) -> Plan:
         raise UsageError(f"no model exists in {', '.join(modes)} at {', '.join(precisions)}")
     used = dict.fromkeys(planned.cell.mode for planned in cells)
     models = {
-        spec.name: replace(
-            _model(spec, location, devices), size=sizes.get(spec.name), assumed=assumed.get(spec.name, ())
-        )
+        spec.name: _model(spec, location, devices, sizes.get(spec.name), assumed.get(spec.name, ()))
         for spec, location in found
     }
     return Plan(
@@ -86,13 +86,18 @@ def plan(asked: PlanRequest) -> Plan:
         symptoms={name: _symptom(name) for one in cells for e in one.expect if (name := e.probe)},
         digests=_unchanged(before, _digests(found)),
         gpus=gpus,
+        shapeless=shapeless,
     )
 
 
-def _chosen_modes(asked: tuple[str, ...], known: Mapping[str, Mode], found: Iterable[find.Found]) -> tuple[str, ...]:
-    """The modes that were asked for, or the usual ones; in any case the candidates of models without a spec."""
+def _chosen_modes(asked: PlanRequest, known: Mapping[str, Mode], found: Iterable[find.Found]) -> tuple[str, ...]:
+    """The modes that were asked for, or the usual ones; in any case the candidates of models without a spec.
+
+    At drawn shapes, those that compile are not usual: a compiler takes longer than all else.
+    """
+    default = tuple(name for name in usual(known) if not (asked.shapes and known[name].compiles))
     candidates = (candidate.name for spec, location in found if location.own for candidate in spec.candidates)
-    return tuple(dict.fromkeys((*choose("mode", tuple(known), asked, usual(known)), *candidates)))
+    return tuple(dict.fromkeys((*choose("mode", tuple(known), asked.modes, default), *candidates)))
 
 
 def _chosen_devices(asked: tuple[str, ...]) -> tuple[str, ...]:
@@ -101,18 +106,33 @@ def _chosen_devices(asked: tuple[str, ...]) -> tuple[str, ...]:
     return choose("device", DEVICES, tuple(map(kind_of, asked)), present)
 
 
-def _model(spec: Spec, location: SpecLocation, devices: Sequence[str]) -> PlannedModel:
-    """What the plan holds of a model, without its size and what was assumed of it."""
+def _model(
+    spec: Spec, location: SpecLocation, devices: Sequence[str], size: SizedModel | None, assumed: tuple[str, ...]
+) -> PlannedModel:
+    """What the plan holds of a model."""
     scale = spec.scale
-    working = {device: size for device in devices if scale and (size := scale.working_on(device))}
+    working = {device: at for device in devices if scale and (at := scale.working_on(device))}
     return PlannedModel(
         location,
         figures_of(spec),
-        working={device: SizedModel(spec.name, size, scale.size_name) for device, size in working.items() if scale},
+        size,
+        _shape(spec),
+        working={device: SizedModel(spec.name, at, scale.size_name) for device, at in working.items() if scale},
         candidates=tuple(candidate.name for candidate in spec.candidates),
         written=_place(spec.name, location),
+        assumed=assumed,
         wrong_on_purpose=location.module.startswith(f"zoo.{catalog.WRONG_ON_PURPOSE}."),
     )
+
+
+def _shape(spec: Spec) -> Shape | None:
+    """The shape of a model that is planned at one."""
+    model, _, sizes = spec.name.partition("@")
+    if spec.family is None or not sizes:
+        return None
+    given = dict(one.split("=") for one in sizes.split(","))
+    least = {name: low for name, (low, _) in spec.family.sizes.items()}
+    return Shape(model, {name: int(given[name]) for name in least}, least)
 
 
 def _symptom(name: str) -> str:
@@ -148,9 +168,20 @@ def _sizes(spec: Spec, asked: PlanRequest) -> list[SizedModel]:
     return [SizedModel(spec.name, size, scale.size_name) for size in scale.sizes] if scale else []
 
 
+def _shapeless(found: Sequence[find.Found], asked: PlanRequest) -> tuple[str, ...]:
+    """The models that are asked for at drawn shapes, and have no family; UsageError if all are such."""
+    names = tuple(spec.name for spec, _ in found if asked.shapes and spec.family is None)
+    if names and len(names) == len(found):
+        raise UsageError(f"--shapes {asked.shapes}: no family of shapes is in the spec of {some(names)}")
+    return names
+
+
 def _as_asked(spec: Spec, asked: PlanRequest) -> list[Spec]:
-    """The spec at each of these sizes, or as it is, with the divergences that are declared outside the code."""
+    """The spec at each of these sizes or at drawn shapes, or as it is; with what is declared outside the code."""
     declared = replace(spec, expectations=(*spec.expectations, *asked.declared.get(spec.name, ())))
+    if asked.shapes:
+        drawn = spec.family.draw(asked.shapes, seed_of(asked.seed, spec.name, "shapes")) if spec.family else []
+        return [declared.shaped(sizes) for sizes in drawn]
     return [declared.at(sized.size) for sized in _sizes(spec, asked)] or [declared]
 
 

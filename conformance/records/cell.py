@@ -1,8 +1,8 @@
 """A cell of the matrix: its name, what was observed in it before it is judged, and the verdict on it."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from conformance.records.convert import ABOVE_ZERO, Name, Rounded, one_of
@@ -12,7 +12,8 @@ from conformance.records.convert import ABOVE_ZERO, Name, Rounded, one_of
 class Cell:
     """One square of the matrix: a model in one mode, precision and device, with all cases of the model.
 
-    `model` is a name such as "merge", or "merge@64" at a size of its scale; the others are in `conformance.axes`.
+    `model` is a name such as "merge", "merge@64" at a size of its scale, or "merge@rows=3,n=1" at a shape of its
+    family; the others are in `conformance.axes`.
     """
 
     model: Name
@@ -65,15 +66,41 @@ class SizedModel:
         """
         return f"{self.model}@{self.size}"
 
-    @classmethod
-    def parse(cls, name: str) -> "SizedModel | None":
-        """The model and its size; None if the name has no size.
 
-        >>> SizedModel.parse("merge@64").size, SizedModel.parse("merge")
-        (64, None)
+@dataclass(frozen=True)
+class Shape:
+    """A model, without the sizes in its name, at sizes of its family; `least` are the smallest that these may be."""
+
+    model: Name
+    sizes: Mapping[str, int]
+    least: Mapping[str, int]
+
+    @property
+    def sizes_text(self) -> str:
+        """The sizes, as in the name of the model."""
+        return ",".join(f"{name}={size}" for name, size in self.sizes.items())
+
+    @property
+    def name(self) -> str:
+        """The name of the model at these sizes, as in a spec, a plan and on the command line.
+
+        >>> Shape("softmax", {"rows": 3, "n": 1}, {"rows": 1, "n": 1}).name
+        'softmax@rows=3,n=1'
         """
-        model, at, size = name.partition("@")
-        return cls(model, int(size)) if at and size.isdecimal() else None
+        return f"{self.model}@{self.sizes_text}"
+
+    def smaller(self) -> "Iterator[Shape]":
+        """The same with one size made smaller: it is at or near the smallest, or nearer by a power of two.
+
+        >>> [one.sizes["n"] for one in Shape("softmax", {"n": 16}, {"n": 1}).smaller()]
+        [1, 2, 3, 5, 8, 9, 12, 14, 15]
+        """
+        for name, size in self.sizes.items():
+            least = self.least[name]
+            steps = [2**power for power in range((size - least).bit_length())]
+            tries = {least, *(least + step for step in steps), *(size - step for step in steps)}
+            for other in sorted(tries - {size}):
+                yield replace(self, sizes={**self.sizes, name: other})
 
 
 # What was observed in a cell, before it is judged: measures, tensors, and how the cell ended.
@@ -85,6 +112,7 @@ STOPPED = "gradients stopped"  # the fact that names the leaves of whose gradien
 HOOKED = "gradients hooked"  # the fact of a model whose hooks change its gradients
 PLACE_OF = "place of "  # begins the facts that say where in the model a fault begins, by the gate that found it
 NODE = "node"  # the fact that tells which node of a cluster has judged
+SMALLEST = "; smallest shape with this verdict: "  # ends the text of a red verdict at a shape, before a command
 KEPT_SINCE = "kept since"  # the fact that tells the day on which the verdict was given, if an earlier run gave it
 UNCLAIMED = "transforms not claimed"  # the fact that says what they do, of a model in eager
 LEFT_ASIDE = "left aside"  # the fact of a cell whose model returns other things than tensors

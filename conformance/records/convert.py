@@ -247,7 +247,7 @@ def _is_name(text: str) -> bool:
     return len(text) <= LONGEST_NAME and re.fullmatch(FORM_OF_NAME, text) is not None
 
 
-LONGEST_NAME, FORM_OF_NAME = 200, r"[A-Za-z0-9_.-]+(@[A-Za-z0-9_]+)?"
+LONGEST_NAME, FORM_OF_NAME = 200, r"[A-Za-z0-9_.-]+(@[A-Za-z0-9_=,]+)?"
 OF_NAME = {"pattern": f"^{FORM_OF_NAME}$", "maxLength": LONGEST_NAME}
 Name = Annotated[str, Limit("a name of letters, digits and '_'", _is_name, OF_NAME)]
 OF_ABOVE_ZERO = {"type": "number", "exclusiveMinimum": 0}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from conformance.errors import RecordError
-from conformance.records.cell import Cell, SizedModel
+from conformance.records.cell import Cell, Shape, SizedModel
 from conformance.records.convert import ABOVE_ZERO, Name, one_of
 from conformance.records.measurements import FIGURES
 from zoo.expect import Expect
@@ -301,6 +301,7 @@ class PlannedModel:
     Attributes:
         figures: the figures that can be timed of it; keys of `FIGURES`.
         size: its size, if it is planned at one of its scale.
+        shape: its shape, if it is planned at one of its family.
         working: the size at which it is timed, by device, as far as its spec has one.
         timed: the precisions in which it is timed; None: all of them.
         candidates: the names of its candidates; such a name stands in place of a mode.
@@ -311,6 +312,7 @@ class PlannedModel:
     location: SpecLocation
     figures: tuple[Annotated[str, one_of(FIGURES)], ...]
     size: SizedModel | None = None
+    shape: Shape | None = None
     working: Mapping[str, SizedModel] = field(default_factory=dict)
     timed: tuple[Name, ...] | None = None
     candidates: tuple[Name, ...] = ()
@@ -336,6 +338,7 @@ class Plan:
         digests: what tells the content of each source file that the planning process imported, and of each saved
             model, by path; see `cache.sources`.
         shard: the part of a whole plan that this is; None: it is whole.
+        shapeless: the models that were asked for at drawn shapes, and have no family to draw from.
         lacks: the shards that were missing when it was joined, such as "shards 3,5-9 of 12"; "" if none was.
         every_tensor: what was measured of every tensor is stored, not only of those near their budgets.
         strict: a mode without a proof is red, and so is a graph break that no spec declares.
@@ -354,6 +357,7 @@ class Plan:
     measure: Annotated[str, one_of(("", "speed", "bench"))] = ""
     digests: Mapping[str, str] = field(default_factory=dict)
     shard: Shard | None = None
+    shapeless: tuple[Name, ...] = ()
     lacks: str = ""
     every_tensor: bool = False
     strict: bool = False

@@ -44,6 +44,7 @@ class PlanRequest:
         seed: seed of weights, inputs and cotangents.
         deadline: seconds that a cell may take.
         all_sizes: plan each model with a scale at all its sizes.
+        shapes: plan each model at so many shapes of its family, in place of its cases; 0 for its cases.
         first_case: judge compiled cells at the first case of their model alone.
         given: what was said of the models without a spec: their inputs, and the mode to put them into.
         own: the location of a model without a spec that is judged in place of sources.
@@ -58,6 +59,7 @@ class PlanRequest:
     seed: int = 0
     deadline: float = CELL_SECONDS
     all_sizes: bool = False
+    shapes: int = 0
     first_case: bool = False
     given: OwnModel = NOTHING_GIVEN
     own: SpecLocation | None = None

@@ -10,7 +10,7 @@ from conformance.figures.speed import SPEED, Speed, completed_speeds
 from conformance.figures.speed import speeds as known_speeds
 from conformance.judging import resuming
 from conformance.records import measurements, tasks
-from conformance.records.cell import KEPT_SINCE, STATUSES, SizedModel, Verdict, mode_of, model_of
+from conformance.records.cell import KEPT_SINCE, SMALLEST, STATUSES, SizedModel, Verdict, mode_of, model_of
 from conformance.records.plan import ALL_CASES, Plan, PlannedCell, say_set
 from conformance.show.text import SIGNS, WIDTH, speed_text, table, visible, without_speed, wrap
 from conformance.store.run_files import Contents
@@ -209,7 +209,9 @@ def figure(margin: float) -> str:
 
 def remarks(plan: Plan, verdicts: list[Verdict], speeds: dict[str, Speed]) -> list[str]:
     """What was assumed of models, what is to be said of cells that are not red, and why cells have no speed."""
-    return [*_say_assumed(plan), *_remarks(verdicts), *without_speed("speed", speeds)]
+    without = f"· not judged, because they have no family of shapes: {errors.some(plan.shapeless, 2)}"
+    said = [*_say_assumed(plan), *_remarks(verdicts), *without_speed("speed", speeds)]
+    return [*[without] * bool(plan.shapeless), *said]
 
 
 def _say_assumed(plan: Plan) -> list[str]:
@@ -376,9 +378,9 @@ def _name_cells(cells: list[str], beside: Counter[str]) -> str:
 
 
 def _reason(verdict: Verdict) -> str:
-    """Gate and tensor of a failure; otherwise the text of the verdict. Case, error and budget are not part of it."""
+    """Gate and tensor of a failure; otherwise the text of the verdict. Case, error, budget and shape are not part."""
     named = named_failure(verdict)
-    return f"{named[1].gate}  {named[0].tensor}" if named else verdict.text
+    return f"{named[1].gate}  {named[0].tensor}" if named else verdict.text.partition(SMALLEST)[0]
 
 
 # Makes a table of a run for other programs.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from conformance.judging import shrinking
 from conformance.judging.executor import Executor
 from conformance.process import child
 from conformance.records.cell import Cell, Verdict
@@ -51,6 +52,15 @@ def judge_of(*names, deadline, precisions=()):
             return executor.verdict(cells[Cell(model, mode, precision, "cpu")])
 
         yield judge
+
+
+def judge_of_shapes(*sources, number):
+    """The verdicts of cells in fp32 on the CPU at drawn shapes, red ones shrunk, by the id of the cell."""
+    request = PlanRequest(sources, devices=("cpu",), precisions=("fp32",), shapes=number)
+    plan = child.run(PLAN, request, deadline=120.0, method="spawn").result
+    with tempfile.TemporaryDirectory() as folder:
+        executor = Executor(plan, Path(folder))
+        return {planned.id: shrinking.judge(executor, planned) for planned in plan.cells}
 
 
 def gates_that_rejected(verdict):

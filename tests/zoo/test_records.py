@@ -15,7 +15,7 @@ from torch import nn
 
 import zoo
 from conformance.torch_versions import VERSIONS
-from zoo import Convention
+from zoo import Convention, Family
 from zoo.case import Call, Case, SpecError
 from zoo.error_input import ErrorInput
 from zoo.probe import EVERY_MINOR, NEVER, Probe, Seen, find
@@ -33,6 +33,42 @@ from zoo.probe import EVERY_MINOR, NEVER, Probe, Seen, find
 def test_a_malformed_convention_is_refused(fields, complaint):
     with pytest.raises(SpecError, match=complaint):
         Convention(**fields)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "complaint"),
+    [
+        ({}, "sizes must map names to bounds, got {}"),
+        ({"Rows": (1, 9)}, "size 'Rows': want lower-case letters"),
+        ({"rows": (0, 9)}, r"rows must lie between two whole numbers from 1, got \(0, 9\)"),
+        ({"rows": (5, 4)}, r"rows must lie between .* got \(5, 4\)"),
+        ({"rows": (1, 2.0)}, r"rows must lie between .* got \(1, 2.0\)"),
+        ({"rows": (True, 9)}, r"rows must lie between .* got \(True, 9\)"),
+        ({"rows": 9}, "rows must lie between .* got 9"),
+    ],
+)
+def test_a_family_with_wrong_bounds_is_refused_and_names_them(sizes, complaint):
+    with pytest.raises(SpecError, match=complaint):
+        Family(sizes=sizes, inputs=print)
+
+
+def test_the_family_of_a_spec_is_a_family_and_its_inputs_can_be_called():
+    with pytest.raises(SpecError, match="family must be a Family, got 3"):
+        replace(zoo.get_spec("softmax"), family=3)
+    with pytest.raises(SpecError, match="inputs must be callable, got 3"):
+        Family(sizes={"rows": (1, 9)}, inputs=3)
+
+
+def test_a_model_at_a_shape_leaves_to_its_cases_what_is_theirs():
+    spec = zoo.get_spec("exp_fp32")
+    shaped = spec.sized("rows=2,n=3")
+    assert shaped.name == "exp_fp32@rows=2,n=3"
+    assert shaped.sized("rows=1,n=1").name == "exp_fp32@rows=1,n=1"
+    assert shaped.cases[0].draw(torch.Generator()).args[0].shape == (2, 3)
+    assert any(one.case for one in spec.expectations)
+    assert shaped.expectations == tuple(one for one in spec.expectations if not one.case)
+    assert (shaped.error_inputs, shaped.scale) == ((), None)
+    assert spec.at(64).family is None
 
 
 def test_only_a_star_is_a_pattern():

@@ -17,6 +17,7 @@ from torch import Tensor
 from zoo.arguments import want_floating, want_floats, want_tensors
 from zoo.case import Case
 from zoo.error_input import INTEGERS, ErrorInput
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.shared_expectations import EXPORT_DROPS_BACKWARD, FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
 from zoo.spec import Spec
@@ -228,6 +229,10 @@ SPEC = Spec(
         FUNCTION_APPLY_REFUSED,
         NESTED_FUNCTION_NOT_TRACED,
         replace(EXPORT_DROPS_BACKWARD, gate="class"),
+    ),
+    family=Family(
+        sizes={"images": (1, 5), "channels": (1, 4), "h": (2, 7), "w": (2, 7)},
+        inputs=lambda n, c, h, w, g: (1 + 2 * torch.randn(n, c, h, w, generator=g),),
     ),
     scale=_scale(batch_norm2d),
 )

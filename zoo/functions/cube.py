@@ -16,6 +16,7 @@ from zoo.case import Case
 from zoo.custom_ops import map_by_sample, map_elementwise
 from zoo.error_input import INTEGERS
 from zoo.expect import Expect
+from zoo.family import MATRICES
 from zoo.scale import elementwise
 from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
 from zoo.spec import Spec
@@ -166,6 +167,7 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
+    family=MATRICES,
     scale=elementwise(cube),
     expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, DTYPE_NOT_ASKED),
 )

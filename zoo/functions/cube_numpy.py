@@ -17,6 +17,7 @@ from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.error_input import INTEGERS
 from zoo.expect import Expect
+from zoo.family import MATRICES
 from zoo.scale import elementwise
 from zoo.spec import Spec
 
@@ -180,6 +181,7 @@ SPEC = Spec(
     vmappable=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=lambda: _torch_cube,
+    family=MATRICES,
     scale=elementwise(cube_numpy),
     expectations=(NOT_EXPORTED,) if importlib.util.find_spec("numpy") else WITHOUT_NUMPY,
 )

@@ -20,6 +20,7 @@ from zoo.case import Case
 from zoo.custom_ops import map_elementwise, run_in_autocast
 from zoo.error_input import INTEGERS
 from zoo.expect import Expect
+from zoo.family import MATRICES
 from zoo.scale import elementwise
 from zoo.shared_expectations import BEYOND_FLOAT16
 from zoo.spec import Spec
@@ -162,6 +163,7 @@ SPEC = Spec(
     twice_differentiable=True,
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
+    family=MATRICES,
     scale=elementwise(exp_fp32),
     reference=_reference,
     expectations=(_LARGE, *(() if hasattr(internals, "checks_without_numpy") else _WITHOUT_NUMPY)),

@@ -21,6 +21,7 @@ from zoo.arguments import want_floating, want_floats, want_tensors
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, STRIDES_NOT_SORTED
 from zoo.spec import Spec
@@ -279,6 +280,10 @@ SPEC = Spec(
     one_graph=True,
     reference=_reference,
     expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, STRIDES_NOT_SORTED),
+    family=Family(
+        sizes={"batch": (1, 4), "channels": (1, 4), "filters": (1, 4), "side": (2, 6), "k": (1, 3)},
+        inputs=lambda b, c, f, side, k, g: _draw((b, c, side + k - 1, side + k - 1), (f, c, k, k), g),
+    ),
     scale=_scale(fused_conv_bn2d),
 )
 OP = replace(

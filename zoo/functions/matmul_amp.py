@@ -18,6 +18,7 @@ from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.shared_expectations import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.spec import Spec
@@ -193,6 +194,7 @@ SPEC = Spec(
     one_graph=True,
     reference=_reference,
     expectations=(SECOND_LOST, SECOND_LOST_EARLY),
+    family=Family(sizes={"n": (1, 9), "k": (1, 17), "m": (1, 9)}, inputs=_matrices),
     scale=_scale(matmul_amp),
 )
 OP = replace(

@@ -16,6 +16,7 @@ from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
 from zoo.error_input import INTEGERS
+from zoo.family import Family
 from zoo.scale import elementwise
 from zoo.spec import Spec
 
@@ -128,6 +129,9 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
+    family=Family(
+        sizes={"rows": (1, 9), "n": (1, 17)}, inputs=lambda rows, n, g: (_away_from_zero(rows, n, generator=g),)
+    ),
     scale=elementwise(relu_amp),
 )
 OP = replace(

@@ -14,6 +14,7 @@ from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
 from zoo.error_input import INTEGERS
+from zoo.family import MATRICES
 from zoo.scale import elementwise
 from zoo.shared_expectations import FUNCTION_APPLY_REFUSED
 from zoo.spec import Spec
@@ -114,6 +115,7 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
+    family=MATRICES,
     scale=elementwise(square),
     expectations=(FUNCTION_APPLY_REFUSED,),
 )

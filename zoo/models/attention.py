@@ -22,6 +22,7 @@ from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
 from zoo.claim import Claim
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.models.rotary import rotary_embedding
 from zoo.scale import Scale
 from zoo.shared_expectations import SECOND_LOST, SECOND_LOST_EARLY
@@ -235,6 +236,7 @@ SPEC = Spec(
     one_graph=True,
     reference=_reference,
     expectations=(replace(SECOND_LOST, torch="<2.5"), SECOND_LOST_EARLY),
+    family=Family(sizes={"batch": (1, 4), "tokens": (1, 9)}, inputs=_tokens),
     scale=_scale(CausalSelfAttention),
 )
 FUSED = replace(

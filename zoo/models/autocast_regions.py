@@ -21,6 +21,7 @@ from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.expect import Expect
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -221,6 +222,7 @@ REGION = Spec(
             reason="compiled code does not keep the dtype of a region inside the caller's autocast",
         ),
     ),
+    family=Family(sizes={"rows": (1, 9)}, inputs=_rows),
     scale=Scale(
         size_name="width",
         sizes=(16, 64, 256, 1024),
@@ -288,6 +290,7 @@ ISLAND = Spec(
             link="https://github.com/pytorch/pytorch/issues/179804",
         ),
     ),
+    family=Family(sizes={"n": (1, 9), "m": (1, 9), "d": (1, 17)}, inputs=_pair),
     scale=Scale(
         size_name="rows",
         sizes=(16, 64, 256),

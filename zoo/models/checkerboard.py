@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.shared_expectations import PACKAGE_HIDES_BUFFERS, SCRIPT_NOT_CAPTURED
 from zoo.spec import Spec
@@ -209,6 +210,7 @@ TRAIN = Spec(
     reference=_reference,
     scripted=partial(scripted_checkerboard, channels=32),
     expectations=(PACKAGE_HIDES_BUFFERS,),
+    family=Family(sizes={"batch": (1, 3), "side": (2, 8)}, inputs=_boards),
     scale=replace(SCALE, scripted=lambda _: scripted_checkerboard()),
 )
 

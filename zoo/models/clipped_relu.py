@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from zoo.arguments import want_floating, want_numbers, want_sizes
 from zoo.case import Case
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.shared_expectations import EXPORT_DROPS_BACKWARD
 from zoo.spec import Spec
@@ -161,6 +162,7 @@ SPEC = Spec(
     reference=_reference,
     surrogate_gradient=_leaky,
     expectations=(EXPORT_DROPS_BACKWARD,),
+    family=Family(sizes={"rows": (1, 17)}, inputs=_rows),
     scale=Scale(
         size_name="width",
         sizes=(16, 64, 256, 1024),

@@ -18,6 +18,7 @@ from zoo.arguments import want_floating, want_floats, want_sizes
 from zoo.case import Case
 from zoo.claim import Claim
 from zoo.expect import Expect
+from zoo.family import Family
 from zoo.functions.batch_norm2d import batch_norm2d
 from zoo.functions.conv2d import conv2d
 from zoo.functions.fused_conv_bn2d import fused_conv_bn2d
@@ -192,6 +193,7 @@ CONV_BN = Spec(
     one_graph=True,
     reference=_reference,
     expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, STRIDES_NOT_SORTED, _WRONG_WITH_AMX),
+    family=Family(sizes={"batch": (1, 5), "side": (8, 13)}, inputs=_images),
     scale=_scale(ConvNorm),
 )
 

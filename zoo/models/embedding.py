@@ -20,6 +20,7 @@ from zoo.arguments import want_integers, want_sizes, want_tensors
 from zoo.case import Case
 from zoo.convention import Convention
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.shared_expectations import CHECK_ABORTS, SECOND_LOST_EARLY
 from zoo.spec import Spec
@@ -214,6 +215,7 @@ SPEC = Spec(
     reference=_lookup_reference,
     expectations=(CHECK_ABORTS,),
     conventions=(Convention(tensor="weight", rows=(PADDING,), zero=True, why="the row of padding_idx is not trained"),),
+    family=Family(sizes={"batch": (1, 5), "tokens": (1, 9)}, inputs=lambda batch, tokens, g: _ids((batch, tokens), g)),
     scale=Scale(
         size_name="tokens",
         sizes=(16, 64, 256, 1024),
@@ -243,6 +245,10 @@ TIED = Spec(
             rows=(PADDING,),
             why="the lookup gives the row of padding_idx no gradient; its logit does",
         ),
+    ),
+    family=Family(  # without padding, whose gradient is no derivative, so that it has no second one
+        sizes={"batch": (1, 5), "tokens": (1, 9)},
+        inputs=lambda batch, tokens, g: (torch.randint(PADDING + 1, 11, (batch, tokens), generator=g),),
     ),
     scale=Scale(
         size_name="tokens",

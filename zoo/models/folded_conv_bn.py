@@ -24,6 +24,7 @@ from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
 from zoo.claim import Claim
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -255,6 +256,7 @@ CONV_THEN_BN = Spec(
     dtypes="follows",
     one_graph=True,
     reference=_reference,
+    family=Family(sizes={"batch": (1, 4), "side": (1, 9)}, inputs=_images),
     scale=_scale(ConvThenNorm),
 )
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from zoo.arguments import want_floating
 from zoo.case import Case
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.shared_expectations import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.spec import Spec
@@ -129,6 +130,7 @@ AFFINE = Spec(
         "second gradient of a",
     ),
     reference=_affine_reference,
+    family=Family(sizes={"n": (1, 25)}, inputs=lambda n, g: (torch.randn(n, generator=g),)),
     scale=_scale(Affine),
 )
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -220,6 +221,9 @@ WRITTEN_OUT = Spec(
     twice_differentiable=True,
     one_graph=True,
     reference=_reference,
+    family=Family(
+        sizes={"steps": (1, 5), "batch": (1, 5)}, inputs=lambda steps, batch, g: _sequence((steps, batch, 5), 6, g)
+    ),
     scale=_scale(LSTMCell),
 )
 

@@ -18,6 +18,7 @@ from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.expect import Expect
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -194,6 +195,9 @@ MERGE = Spec(
             reason="TorchScript's autocast pass promotes arithmetic on low-precision values to float32",
             link="https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/JIT-AUTOCAST.md",
         ),
+    ),
+    family=Family(
+        sizes={"batch": (1, 9), "rows": (1, 5)}, inputs=lambda batch, rows, g: _pair((batch, rows, 5), (batch, 1, 6), g)
     ),
     scale=_scale(Merge),
 )

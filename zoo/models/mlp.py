@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from zoo.arguments import want_sizes
 from zoo.case import Case
 from zoo.claim import Claim
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -72,6 +73,7 @@ SPEC = Spec(
     dtypes="follows",
     one_graph=True,
     reference=_reference,
+    family=Family(sizes={"rows": (1, 17)}, inputs=_rows),
     scale=Scale(
         size_name="width",
         sizes=(16, 64, 256, 1024),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from zoo.arguments import want_tensors
 from zoo.case import Case
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -76,6 +77,7 @@ SPEC = Spec(
     twice_differentiable=True,
     one_graph=True,
     reference=_reference,
+    family=Family(sizes={"n": (1, 25)}, inputs=lambda n, g: (torch.randn(n, generator=g),)),
     scale=Scale(
         size_name="numbers",
         sizes=(2**10, 2**14, 2**17),

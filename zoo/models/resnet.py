@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.shared_expectations import PACKAGE_HIDES_BUFFERS
 from zoo.spec import Spec
@@ -225,6 +226,7 @@ TRAIN = Spec(
     one_graph=True,
     reference=_reference,
     expectations=(PACKAGE_HIDES_BUFFERS,),
+    family=Family(sizes={"batch": (1, 4), "side": (8, 12)}, inputs=_images),
     scale=SCALE,
 )
 

@@ -19,6 +19,7 @@ from zoo.arguments import want_floats, want_sizes, want_tensors
 from zoo.case import Case
 from zoo.claim import Claim
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.shared_expectations import TANGENT_LOST
 from zoo.spec import Spec
@@ -144,6 +145,10 @@ SPEC = Spec(
     float32_accurate=("output", "gradient of x", "gradient of weight"),
     reference=_reference,
     expectations=(TANGENT_LOST,),
+    family=Family(
+        sizes={"batch": (1, 5), "tokens": (1, 9)},
+        inputs=lambda batch, tokens, g: (torch.randn(batch, tokens, 16, generator=g),),
+    ),
     scale=_scale(RMSNormByHand),
 )
 NATIVE = replace(

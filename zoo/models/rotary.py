@@ -17,6 +17,7 @@ from zoo.arguments import want_numbers, want_tensors
 from zoo.case import Case
 from zoo.error_input import INTEGERS, ErrorInput
 from zoo.expect import Expect
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.shared_expectations import NAN_IN_BOUNDS, TANGENT_LOST
 from zoo.spec import Spec
@@ -121,6 +122,10 @@ SPEC = Spec(
             match="SpeculationLog diverged",
             reason="Dynamo starts again at the second value of a Python float, and then takes another path",
         ),
+    ),
+    family=Family(
+        sizes={"batch": (1, 4), "tokens": (1, 9), "pairs": (1, 5)},
+        inputs=lambda batch, tokens, pairs, g: _draw((batch, tokens, 2 * pairs), g),
     ),
     scale=Scale(
         size_name="tokens",

@@ -26,6 +26,7 @@ from zoo.arguments import want_numbers, want_tensors
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.expect import Expect
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -182,6 +183,7 @@ TRAIN = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x"),
     reference=_reference,
+    family=Family(sizes={"rows": (1, 9), "n": (1, 17)}, inputs=lambda rows, n, g: _draw((rows, n), g)),
     scale=Scale(
         size_name="numbers",
         sizes=(2**10, 2**14, 2**17, 2**20),

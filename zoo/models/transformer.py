@@ -20,6 +20,7 @@ from zoo.arguments import want_callables, want_sizes, want_tensors
 from zoo.case import Case
 from zoo.convention import Convention
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.models.attention import CausalSelfAttention, FusedCausalSelfAttention
 from zoo.models.embedding import TokenEmbedding, want_padding
 from zoo.models.rms_norm import EPS, RMSNormByHand
@@ -286,6 +287,7 @@ SPEC = Spec(
             why="the lookup gives the row of padding_idx no gradient; its logit does",
         ),
     ),
+    family=Family(sizes={"batch": (1, 4), "tokens": (1, 7)}, inputs=_ids),
     scale=_scale(CausalSelfAttention, RMSNormByHand),
 )
 FUSED = replace(

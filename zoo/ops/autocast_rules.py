@@ -17,6 +17,7 @@ from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.expect import Expect
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.shared_expectations import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.spec import Spec
@@ -112,6 +113,7 @@ SPEC = Spec(
         SECOND_LOST,
         SECOND_LOST_EARLY,
     ),
+    family=Family(sizes={"n": (1, 9)}, inputs=_matrices),
     scale=Scale(
         size_name="width",
         sizes=(16, 64, 256, 1024),
@@ -130,6 +132,7 @@ HALF = replace(
     cases=(Case(name="typical", inputs=partial(_half_first, 8)),),
     dtypes={"output[0]": "float32", "output[1]": "follows"},
     twice_differentiable=False,
+    family=Family(sizes={"n": (1, 9)}, inputs=_half_first),
     scale=None,  # without a float32 cell there is nothing to compare a speed with
     expectations=(
         Expect(

@@ -20,6 +20,7 @@ from zoo.arguments import want_tensors
 from zoo.case import Case
 from zoo.claim import Claim
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.shared_expectations import CHECK_ABORTS, CHECK_LOST
 from zoo.spec import Spec
@@ -233,6 +234,10 @@ LOOP = Spec(
     float32_accurate=("output", "gradient of tensor"),
     reference=_reference,
     expectations=(replace(CHECK_LOST, torch=">=2.5,<2.9"), CHECK_ABORTS),
+    family=Family(
+        sizes={"batch": (1, 5), "n": (1, 9), "width": (1, 5), "picks": (1, 6)},
+        inputs=lambda batch, n, width, picks, g: _draw((batch, n, width), (picks,), g),
+    ),
     scale=LOOP_SCALE,
 )
 SCRIPTED = replace(

@@ -15,6 +15,7 @@ from torch import Tensor
 from zoo.arguments import want_floating, want_integers
 from zoo.case import Case
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -123,6 +124,7 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of a", "gradient of b"),
     reference=_reference,
+    family=Family(sizes={"rows": (1, 9), "n": (1, 17)}, inputs=lambda rows, n, g: _pair((rows, n), (1, n), 0, g)),
     scale=Scale(
         size_name="rows",
         sizes=(16, 256, 4096),

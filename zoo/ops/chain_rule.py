@@ -13,6 +13,7 @@ from torch import Tensor
 from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.error_input import INTEGERS
+from zoo.family import MATRICES
 from zoo.scale import elementwise
 from zoo.spec import Spec
 
@@ -56,5 +57,6 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
+    family=MATRICES,
     scale=elementwise(negative_square),
 )

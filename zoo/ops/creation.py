@@ -18,6 +18,7 @@ from torch import Tensor
 from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -91,6 +92,7 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=tuple(f"output[{rank}]" for rank in range(4)),
     reference=_reference,
+    family=Family(sizes={"cubes": (1, 9)}, inputs=lambda cubes, g: _cubes((cubes,), g)),
     scale=Scale(
         size_name="rows",
         sizes=(16, 256, 4096),

@@ -19,6 +19,7 @@ from zoo import internals
 from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.shared_expectations import BEYOND_FLOAT16, CHECK_LOST
 from zoo.spec import Spec
@@ -207,6 +208,7 @@ SPEC = Spec(
     ),
     reference=_reference,
     expectations=(CHECK_LOST,),
+    family=Family(sizes={"batch": (1, 9), "classes": (1, 17)}, inputs=_rows),
     scale=_scale(softmax_cross_entropy),
 )
 NATIVE = replace(

@@ -25,6 +25,7 @@ from zoo.arguments import want_tensors
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.expect import Expect
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -153,6 +154,7 @@ ON_COPY = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "gradient of y"),
     reference=_reference,
+    family=Family(sizes={"rows": (1, 9), "n": (1, 17)}, inputs=lambda rows, n, g: _pair((rows, n), g)),
     scale=_scale(augment_copy, 2**18),
 )
 

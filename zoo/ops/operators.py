@@ -17,6 +17,7 @@ from torch import Tensor
 from zoo.arguments import want_floating, want_tensors
 from zoo.case import Case
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.shared_expectations import NAMED_TUPLE_NOT_PACKAGED
 from zoo.spec import Spec
 
@@ -218,6 +219,7 @@ ARITHMETIC = Spec(
     float32_accurate=tuple(f"output.{name}" for name in Arithmetic._fields if name != "matmul"),
     reference=_arithmetic_reference,
     expectations=(NAMED_TUPLE_NOT_PACKAGED,),
+    family=Family(sizes={"n": (1, 9)}, inputs=_matrices),
 )
 INTEGERS = Spec(
     name="logic_of_integers",
@@ -258,6 +260,7 @@ INTEGERS = Spec(
     one_graph=True,
     reference=_logic_reference,
     expectations=(NAMED_TUPLE_NOT_PACKAGED,),
+    family=Family(sizes={"rows": (1, 9), "n": (1, 17)}, inputs=lambda rows, n, g: _integers((rows, n), g)),
 )
 BOOLEANS = replace(
     INTEGERS,
@@ -270,4 +273,5 @@ BOOLEANS = replace(
         Case(name="non-contiguous", inputs=lambda g: tuple(t.t() for t in _booleans((5, 4), g))),
     ),
     dtypes=_COMPARISONS | dict.fromkeys(_BITWISE, "bool"),
+    family=Family(sizes={"rows": (1, 9), "n": (1, 17)}, inputs=lambda rows, n, g: _booleans((rows, n), g)),
 )

@@ -18,6 +18,7 @@ from torch import Tensor
 from zoo.arguments import want_floating, want_numbers
 from zoo.case import Case
 from zoo.error_input import ErrorInput
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.shared_expectations import BEYOND_FLOAT16
 from zoo.spec import Spec
@@ -217,6 +218,7 @@ NAIVE = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "gradient of y"),
     reference=_naive_reference,
+    family=Family(sizes={"rows": (1, 9), "n": (1, 17)}, inputs=lambda rows, n, g: _pair((rows, n), g)),
     scale=_scale(ratio_naive, lambda n, g: _pair((n,), g)),
 )
 SAFE = replace(
@@ -228,6 +230,7 @@ SAFE = replace(
     cases=tuple(Case(name=name, inputs=_with_floor(pair)) for name, pair in _PAIRS.items()),
     error_inputs=(*_errors(FLOOR), _floor_of_zero(2)),
     reference=_safe_reference,
+    family=Family(sizes={"rows": (1, 9), "n": (1, 17)}, inputs=lambda rows, n, g: (*_pair((rows, n), g), FLOOR)),
     scale=_scale(ratio_safe, lambda n, g: (*_pair((n,), g), FLOOR)),
 )
 LOG = replace(
@@ -237,6 +240,9 @@ LOG = replace(
     formula="log max(y, floor)",
     shapes="(…) → (…)",
     build=lambda: log_clamped,
+    family=Family(
+        sizes={"rows": (1, 9), "n": (1, 17)}, inputs=lambda rows, n, g: (_pair((rows, n), g)[1].abs(), FLOOR)
+    ),
     scale=_scale(log_clamped, lambda n, g: (_pair((n,), g)[1].abs(), FLOOR)),
     cases=tuple(Case(name=name, inputs=_size_and_floor(pair)) for name, pair in _PAIRS.items()),
     error_inputs=(

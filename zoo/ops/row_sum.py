@@ -18,6 +18,7 @@ from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.claim import Claim
 from zoo.error_input import INTEGERS, ErrorInput
+from zoo.family import Family
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -132,6 +133,7 @@ SUM = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x"),
     reference=_reference,
+    family=Family(sizes={"rows": (1, 9), "n": (1, 17)}, inputs=_draw),
     scale=_scale(row_sum, 2**20, 2**24),
     claims=(
         Claim(

@@ -16,6 +16,7 @@ from torch import Tensor
 from zoo.arguments import want_floating, want_integers
 from zoo.case import Case
 from zoo.error_input import INTEGERS, ErrorInput
+from zoo.family import MATRICES
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -128,6 +129,7 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
+    family=MATRICES,
     scale=_scale(softmax),
 )
 # There is no case with large logits: there the naive form is wrong.
