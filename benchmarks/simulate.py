@@ -3,8 +3,8 @@
     python -m benchmarks.simulate [RUN] [--models 10000 ...] [--nodes 100 ...] [--judges 16] [--life HOURS] [--seed 0]
 
 RUN was judged by one judge with one core, with `--fresh`. Without it, the zoo is judged on the CPU, as long as
-`conformance/store/zoo_seconds.json` tells. With --models, so many are drawn from its models by the seed, each as if it
-were another one.
+`conformance/store/zoo_seconds.json` tells. With --models, so many are drawn from its models by the seed, each at a pace
+of its own, as if it were another one.
 
 The order of the cells is that of a run, and `on_ray.Work` tells which node gets which. A reference is made on each node
 that judges a cell of its model; the other judges of the node wait for it. The first compiled cell of a model on a node
@@ -120,12 +120,16 @@ def whole(plan: Plan, jobs: Mapping[str, Job], handing: float) -> Jobs:
 
 
 def drawn(plan: Plan, jobs: Mapping[str, Job], models: int, seed: int) -> Jobs:
-    """A plan of so many models, each a copy of one of a plan; and its jobs."""
-    cells, copies, found = _by_model(plan, jobs), [], {}
-    for number, name in enumerate(random.Random(seed).choices(sorted(cells), k=models)):  # noqa: S311 -- no secret
+    """A plan of so many models, each a copy of one that takes 0.5 to 1.5 times as long; and its jobs."""
+    cells, copies, chance = _by_model(plan, jobs), [], random.Random(seed)  # noqa: S311 -- no secret
+    found: dict[str, Job] = {}
+    for number, name in enumerate(chance.choices(sorted(cells), k=models)):
+        pace = chance.uniform(0.5, 1.5)  # equal models would all end at once
         for one in cells[name]:
-            copies.append(replace(one, cell=replace(one.cell, model=f"{name}_{number}")))
-            found[copies[-1].id] = jobs[one.id]
+            job, copy = jobs[one.id], replace(one, cell=replace(one.cell, model=f"{name}_{number}"))
+            cold = None if job.cold is None else pace * job.cold
+            found[copy.id] = replace(job, reference=pace * job.reference, seconds=pace * job.seconds, cold=cold)
+            copies.append(copy)
     return replace(plan, cells=tuple(copies)), found
 
 
