@@ -62,6 +62,7 @@ class Cluster:
     record: float = 0.002  # of the process that stores the verdicts, for each
     life: float = math.inf  # of a node, on average; they are exponential
     start: float = 2.0  # of a judge
+    compiler: float = 5.0  # of a judge, before its first compiled cell
     handing: float = 0.055  # of a job, beside those of its record
     back: float = 120.0  # from the death of a node until another one is in its place
 
@@ -96,7 +97,7 @@ def of_the_zoo() -> Jobs:
     for one in (one for one in plan.cells if one.cell.model in known):
         model, compiles = known[one.cell.model], one.cell.mode in plan.compiling_modes
         seconds = (model.compiled if compiles else model.cell) or 0.0
-        found[one.id] = Job(0.0, 0.0) if one.skip else Job(model.reference, seconds)
+        found[one.id] = Job(0.0, 0.0) if one.skip else Job(model.reference, seconds, seconds if compiles else None)
     return plan, found
 
 
@@ -143,13 +144,9 @@ def order_of(plan: Plan, jobs: Mapping[str, Job], nodes: int) -> list[str]:
 
 
 class Session:
-    """The judging of jobs on a cluster. A node in the place of a dead one has its name, and the next life.
+    """The judging of jobs, by id, in an order, on a cluster; the seed is that of the deaths.
 
-    Args:
-        order: ids of the jobs, in the order in which they are to be judged.
-        jobs: the jobs, by id.
-        cluster: where they are judged.
-        seed: of the deaths.
+    A node in the place of a dead one has its name, and the next life.
     """
 
     def __init__(self, order: Sequence[str], jobs: Mapping[str, Job], cluster: Cluster, seed: int = 0) -> None:
@@ -160,6 +157,7 @@ class Session:
         self._numbers, self._idle = count(), deque[tuple[str, int]]()
         self._ready: dict[str, dict[str, float]] = {}  # when a node has the references of its models
         self._compiled: dict[str, set[str]] = {}  # models that a node has compiled
+        self._unprepared: dict[str, int] = {}  # judges of a node that have not compiled
         self._judged: dict[str, set[str]] = {}  # jobs that the judges of a node have
         self._played = Played()
 
@@ -179,6 +177,7 @@ class Session:
         """Start the judges of a node: one, and the others once it has been seen that the node is fit."""
         cluster = self._cluster
         self._ready[node], self._compiled[node], self._judged[node] = {}, set(), set()
+        self._unprepared[node] = cluster.judges
         for judge in range(cluster.judges):
             self._add(now + cluster.start + (judge > 0) * (LOOK_SECONDS + cluster.start), node, "")
         if cluster.life < math.inf:
@@ -209,6 +208,9 @@ class Session:
             name = self._work.take(node)
             job, model, begins = self._jobs[name], model_of(name), now + self._cluster.handing
             begins = max(begins, self._ready[node].setdefault(model, begins + job.reference))
+            if job.cold is not None and self._unprepared[node]:
+                self._unprepared[node] -= 1
+                begins += self._cluster.compiler
             cold = job.cold is not None and model not in self._compiled[node]
             self._compiled[node].update([model] * cold)
             self._judged[node].add(name)

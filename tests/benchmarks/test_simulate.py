@@ -12,7 +12,7 @@ from conformance.store import run_files
 
 PLAN = plan_of_zoo()
 JOBS = {one.id: Job(2.0, 1.0, 1.0 if one.cell.mode == "compiled" else None) for one in PLAN.cells}
-BARE = Cluster(1, record=0.0, start=0.0, handing=0.0)  # nothing but the jobs takes time
+BARE = Cluster(1, record=0.0, start=0.0, compiler=0.0, handing=0.0)  # nothing but the jobs takes time
 SUM = 3 * 2.0 + 27 * 1.0
 
 
@@ -46,6 +46,7 @@ def test_judges_of_one_node_wait_for_its_reference_and_another_node_makes_it_aga
 def test_what_a_node_compiles_first_is_cold():
     jobs = {name: replace(job, cold=5.0 if job.cold else None) for name, job in JOBS.items()}
     assert played(jobs=jobs).seconds == SUM + 3 * 4.0
+    assert played(jobs=jobs, compiler=7.0).seconds == SUM + 3 * 4.0 + 7.0
 
 
 def test_the_process_that_stores_is_the_bound():
