@@ -144,10 +144,7 @@ def order_of(plan: Plan, jobs: Mapping[str, Job], nodes: int) -> list[str]:
 
 
 class Session:
-    """The judging of jobs, by id, in an order, on a cluster; the seed is that of the deaths.
-
-    A node in the place of a dead one has its name, and the next life.
-    """
+    """Jobs that are judged in the order of ids. A node in the place of a dead one has its name and the next life."""
 
     def __init__(self, order: Sequence[str], jobs: Mapping[str, Job], cluster: Cluster, seed: int = 0) -> None:
         self._jobs, self._cluster, self._left = jobs, cluster, len(order)
