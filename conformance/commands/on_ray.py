@@ -12,7 +12,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,7 +100,7 @@ class Work:
     """
 
     def __init__(self, cells: Sequence[str]) -> None:
-        self._left = dict.fromkeys(cells)
+        self._left = OrderedDict.fromkeys(cells)  # a dict finds its first slowly once many before it are gone
         self._nodes: dict[str, str] = {}
         self._deaths = Counter[str]()
 
@@ -120,7 +120,8 @@ class Work:
         """Let a cell whose judge has died be the next one; False if this has happened too often."""
         self._deaths[cell] += 1
         if self._deaths[cell] < TRIES:
-            self._left = {cell: None, **self._left}
+            self._left[cell] = None
+            self._left.move_to_end(cell, last=False)
         return cell in self._left
 
     def forget(self, node: str) -> None:
