@@ -20,6 +20,7 @@ from typing import Any
 
 from conformance.commands import interrupts, judging, output, planning, progress, stored
 from conformance.errors import ChangedError, ExitCode, StoreError, UsageError, counted, one_line
+from conformance.judging import shrinking
 from conformance.judging.executor import Executor, needs_cpp
 from conformance.records.cell import NODE, model_of
 from conformance.records.convert import from_json, to_json
@@ -74,7 +75,7 @@ class Judge:
     def judge(self, cell: str) -> dict[str, Any]:
         """The verdict of a cell, in JSON form; or the files that have changed, or the problem, so that it has none."""
         try:
-            verdict = self._executor.verdict(self._planned[cell])
+            verdict = shrinking.judge(self._executor, self._planned[cell])
         except ChangedError as problem:
             return {"changed": problem.files}
         except OSError as problem:
