@@ -67,6 +67,7 @@ EXAMPLES = {
     "zoo.catalog.list_models": {"filter": "soft*"},
     "zoo.catalog.register": {"spec": replace(SQUARE, name="square_again")},
     "zoo.catalog.specs_of": {"module": merge},
+    "zoo.family.Family": {"sizes": {"n": (1, 9)}, "inputs": tuple},
     "zoo.claim.Claim": {"text": "fast", "source": "a post", "factor": 2.0, "quantity": "step", "mode": "compiled"},
     "zoo.convention.Convention": {"tensor": "weight", "why": "padding"},
     "zoo.create.create_model": {"name": "square"},
