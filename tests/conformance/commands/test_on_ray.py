@@ -71,8 +71,7 @@ class Cluster:
 
     def end(self):
         """End all nodes."""
-        self._process.stdin.close()
-        self._process.wait(60)
+        self._process.communicate(timeout=60)
 
 
 @pytest.fixture(scope="module")
