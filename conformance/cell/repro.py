@@ -209,7 +209,7 @@ class _Script:
             weights.state_of(model) for model in (plain, wide.prepared_model(self.session.spec, self.session.seed))
         )
         lines = [f"model = {made}" + f".train({eager.training})" * (flags != own), "with torch.no_grad():"]
-        if all(torch.equal(tensor, seeded[name]) for name, tensor in state.items()):
+        if state and all(torch.equal(tensor, seeded[name]) for name, tensor in state.items()):
             lines.insert(0, f"torch.manual_seed({self.session.seed})")
             lines += [
                 "    for tensor in filter(torch.is_floating_point, [*model.parameters(), *model.buffers()]):",

@@ -41,6 +41,16 @@ class Branching(Net):
         return y
 
 
+class Bare(nn.Module):
+    """Without parameters and buffers."""
+
+    def forward(self, x):
+        y = torch.tanh(x)
+        if torch.jit.is_scripting():
+            y = 1.01 * y
+        return y
+
+
 class AddBias(torch.autograd.Function):
     """x + bias, whose backward loses a row in half precision."""
 
@@ -165,5 +175,6 @@ CASES = (Case(name="typical", inputs=lambda g: (torch.randn(32, 16, generator=g)
 FIELDS = {"summary": "s", "source": "s", "cases": CASES}
 NET = Spec(name="net", build=lambda: Net(16), **FIELDS)
 BRANCHING = Spec(name="branching", build=lambda: Branching(16), **FIELDS)
+BARE = Spec(name="bare", build=Bare, **FIELDS)
 FORGETFUL = Spec(name="forgetful", build=Forgetful, **FIELDS)
 MISLED = Spec(name="misled", build=lambda: misled, **FIELDS)

@@ -27,6 +27,7 @@ SHOWN = {  # what the script of a cell prints; and what to put in the place of w
     "net[dying-fp32-cpu]": ("the process ended with -6", "os.abort()", "0"),
     "net[closure-fp32-cpu]": ("relative error in the norm: closure 0.01, eager ", "closure(1.01)", "closure(1.0)"),
     "branching[scripted-fp32-cpu]": ("relative error in the norm: scripted 0.01, eager ", "1.01 * y", "y"),
+    "bare[scripted-fp32-cpu]": ("relative error in the norm: scripted 0.01, eager ", "1.01 * y", "y"),
     "misled[eager-fp32-cpu]": ("GradcheckError: Jacobian mismatch", "0.5 * g", "g"),
     "forgetful[eager-amp_bf16-cpu]": ("gradient of bias: relative error in the norm: eager 0.", "[:-1]", "[:]"),
 }
