@@ -31,7 +31,7 @@ from conformance.store import run_files
 ENGINE = "ray"
 TRIES = 3  # of a cell whose judges die, and of a node whose first judge does not start
 LOOK_SECONDS = 2.0  # between two looks which nodes there are
-CLEAR_SECONDS = 10.0
+CLEAR_SECONDS = 10.0  # the longest that the end of a run waits for a node
 ADDRESS, ANSWER_SECONDS = "RAY_ADDRESS", 10.0  # the variable that Ray reads; the longest that a cluster may not answer
 GIVEN_BY_RAY = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")  # in its processes; verdicts depend on them
 
@@ -192,9 +192,15 @@ class Cluster:
     def held_alone(self) -> Iterator[None]:
         """A context that holds all cores of the node on which this process runs, if it runs on one."""
         here = self._ray.get_runtime_context().get_node_id()
-        cores = [node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["NodeID"] == here]
-        holder = self.actor(_Holder, here, num_cpus=max([0, *cores])).remote()
-        self._ray.get(holder.holds.remote())
+        cores = sum(node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["NodeID"] == here)
+        if not cores:
+            yield
+            return
+        holder = self.actor(_Holder, here, num_cpus=cores).remote()
+        held = holder.holds.remote()
+        if not self._ray.wait([held], timeout=LOOK_SECONDS)[0]:
+            output.tell("· waiting until Ray gives all cores of this node, to measure alone")
+        self._ray.get(held)
         try:
             yield
         finally:
@@ -324,7 +330,7 @@ class _Session:
             if not room and name not in self._unfit:
                 self._leave_out(name, f"it has no {self._kind} that Ray may give")
             wanted = 0 if name in self._unfit else room if name in self._fit else 1
-            free = int(self._choice.workers or len(self._work)) - seated.total()
+            free = (int(self._choice.workers or 0) or len(self._work)) - seated.total()
             for _ in range(min(wanted - seated[name], free, len(self._work))):
                 judge = self._cluster.actor(Judge, node["NodeID"], num_cpus=1, num_gpus=int(self._kind == "GPU"))
                 seat = _Seat(judge.remote(plan, name, given, fresh=fresh), name)

@@ -134,7 +134,7 @@ def github(cluster, lost):
     for shard in judge["strategy"]["matrix"]["shard"]:
         contexts = {"matrix": {"shard": shard}}
         place = Path(cluster.variables["ARTIFACTS"], filled(upload["with"]["name"], contexts))
-        command = filled(run["run"], contexts).replace("nets.py", "../../work/nets.py")
+        command = filled(run["run"], contexts).replace("nets.py", str(cluster.folder / "nets.py"))
         shards.append((f"mkdir -p {place} && cd {place} && {command} && mv shards/* . && rmdir shards", {}))
     cluster.run_at_once(shards, lost)
     download, join = merge["steps"]

@@ -196,6 +196,14 @@ def test_a_part_is_selected_and_a_red_cell_ends_it(cluster, tmp_path):
 
 
 @slow
+def test_speeds_are_measured_after_all_cells(cluster, tmp_path):
+    asked = ("softmax", "--mode=eager", "--precision=fp32", "--device=cpu", "--fresh", "--speed", "-n0")
+    code, said = finish(start(tmp_path, *asked, address=cluster.address))
+    assert code == 0, said
+    assert contents_in(tmp_path).results
+
+
+@slow
 def test_a_lost_node_loses_no_verdict(cluster, tmp_path, local):
     process = start(tmp_path, NETS, *ASKED, address=cluster.address)
     wait_for_verdicts(tmp_path, 1)
