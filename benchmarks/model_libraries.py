@@ -34,21 +34,31 @@ MODES = ("eager", "scripted", "compiled")
 CHECKED = tuple(name for name in usual(PRECISIONS) if exists(PRECISIONS[name], "cpu"))
 SECONDS = 1800  # that a cell may take: the C++ compiler needs minutes for a network of fifty layers on one core
 TORCHVISION = """
-    densenet121 efficientnet_b0 googlenet mc3_18?size=32 mnasnet0_5 mnasnet1_0 mobilenet_v2 mobilenet_v3_large
-    mobilenet_v3_small regnet_x_400mf regnet_y_400mf resnet18 resnext50_32x4d shufflenet_v2_x0_5 shufflenet_v2_x1_0
-    squeezenet1_0 squeezenet1_1 r2plus1d_18?size=32 lraspp_mobilenet_v3_large deeplabv3_mobilenet_v3_large
+    deeplabv3_mobilenet_v3_large densenet121 efficientnet_b0 googlenet lraspp_mobilenet_v3_large mc3_18?size=32
+    mnasnet0_5 mnasnet0_75 mnasnet1_0 mobilenet_v2 mobilenet_v3_large mobilenet_v3_small r2plus1d_18?size=32
+    regnet_x_400mf regnet_y_400mf resnet18 resnext50_32x4d shufflenet_v2_x0_5 shufflenet_v2_x1_0 shufflenet_v2_x1_5
+    squeezenet1_0 squeezenet1_1
 """
 TIMM = """
+    convnext_atto?size=64 convnextv2_atto?size=64 cpubone_nano?size=64 cs3darknet_focus_s?size=64 dla46_c?size=64
+    edgenext_x_small?size=64 edgenext_xx_small?size=64 efficientvit_b0?size=64 ese_vovnet19b_slim?size=64
+    fasternet_t0?size=64 fastvit_t8?size=64 ghostnet_050?size=64 inception_next_atto?size=64 lcnet_035?size=64
+    levit_128s mixnet_s?size=64 mnasnet_050?size=64 mobilenetv2_035?size=64 mobilenetv3_small_050?size=64
+    mobilenetv4_conv_small?size=64 mobilenetv4_conv_small_035?size=64 mobilevit_xxs?size=64 mobilevitv2_050?size=64
+    pit_ti_224 poolformer_s12?size=64 pvt_v2_b0?size=64 regnetx_002?size=64 regnety_002?size=64 repvgg_a0?size=64
+    resnet10t?size=64 rexnet_100?size=64 semnasnet_050?size=64 starnet_s050?size=64 swiftformer_xs?size=64
     test_byobnet test_coatnet test_convnext test_convnext2 test_convnext3 test_efficientnet test_efficientnet_evos
     test_efficientnet_gn test_efficientnet_ln test_mambaout test_maxvit test_nfnet test_resnet test_vit test_vit2
-    test_vit3 test_vit4 test_vit_relpos convnext_atto?size=64 edgenext_xx_small?size=64 fastvit_t8?size=64
-    ghostnet_050?size=64 lcnet_035?size=64 levit_128s mixnet_s?size=64 mobilenetv4_conv_small?size=64
-    mobilevit_xxs?size=64 pit_ti_224 poolformer_s12?size=64 repvgg_a0?size=64 tinynet_e?size=64 xcit_nano_12_p16_224
+    test_vit3 test_vit4 test_vit_relpos tinynet_e?size=64 xcit_nano_12_p16_224
 """
 TRANSFORMERS = """
-    albert bart beit bert bloom clip_text_model deberta-v2 dinov2 distilbert electra falcon gemma gemma2 gpt2
-    gpt_bigcode gpt_neox gptj?rotary_dim=4 llama mamba mistral mixtral modernbert mpnet olmo opt phi phi3 qwen2 qwen3
-    roberta stablelm starcoder2 t5 vit
+    albert apertus arcee bart beit bert big_bird?attention_type=original_full biogpt bitnet blenderbot bloom
+    camembert clip_text_model cohere convbert data2vec-text data2vec-vision deberta deberta-v2 deit diffllama dinov2
+    dinov3_vit distilbert dpt electra ernie esm exaone4 falcon falcon_mamba fnet gemma gemma2 gemma3_text glm gpt2
+    gpt_bigcode gpt_neox gptj?rotary_dim=4 granite granitemoe ibert imagegpt jetmoe llama longformer m2m_100 mamba
+    marian mbart mistral mixtral mobilebert modernbert mpnet mpt mt5 nemotron nystromformer olmo olmo2 opt persimmon
+    phi phi3 qwen2 qwen3 recurrent_gemma rembert roberta roformer rwkv segformer siglip_vision_model splinter
+    stablelm starcoder2 swiftformer t5 vit vit_mae xlm yoso
 """
 ARCHITECTURES = tuple(
     f"{library}:{name}"

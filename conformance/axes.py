@@ -61,6 +61,8 @@ class Mode:
         needs_cpp: whether it needs a C++ compiler on the CPU, as all code of Inductor does.
         forward_only: whether it gives outputs without gradients, as a program for deployment does. It may hold its
             weights and check no shapes, so it is neither judged over draws nor given error inputs. Trainings lack it.
+        specialised: whether the numbers, flags and mode of training that the model has at the first call are constants
+            of its programs, as `torch.export` makes them.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Mode:
     compiles: bool = False
     needs_cpp: bool = False
     forward_only: bool = False
+    specialised: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,8 +133,16 @@ MODES = {
         Mode("scripted", warm_calls=3),
         Mode("compiled", compiles=True, needs_cpp=True),
         Mode("compiled_dynamic", default=False, compiles=True, needs_cpp=True),
-        Mode("exported", warm_calls=1, default=False),  # the first call makes the program
-        Mode("packaged", warm_calls=1, default=False, compiles=True, needs_cpp=True, forward_only=True),
+        Mode("exported", warm_calls=1, default=False, specialised=True),  # the first call makes the program
+        Mode(
+            "packaged",
+            warm_calls=1,
+            default=False,
+            compiles=True,
+            needs_cpp=True,
+            forward_only=True,
+            specialised=True,
+        ),
         # the first call warms up, the second records the graphs
         Mode("graphed", warm_calls=3, devices=("cuda",), default=False, compiles=True, needs_cpp=True),
     )

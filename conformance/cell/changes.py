@@ -94,12 +94,12 @@ def after_changes(session: CellSession, case: Case, *, of_training: bool) -> Ite
 
 
 def _takes(session: CellSession, redraw: Redraw) -> bool:
-    """Whether the cell is asked for another mode or other attributes: a package has none, and a compiler takes time.
+    """Whether the cell is asked for another mode or other attributes: a program has none, and a compiler takes time.
 
     A script does not run a `train` of the model's own.
     """
     owner = session.made.parameters_of
-    if session.mode.forward_only or (session.mode.compiles and session.left_out):
+    if session.mode.specialised or (session.mode.compiles and session.left_out):
         return False
     if redraw.training is not None and isinstance(owner, torch.jit.ScriptModule):
         return all(type(part).train is torch.nn.Module.train for part in session.eager.modules())

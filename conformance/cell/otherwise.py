@@ -351,7 +351,7 @@ GRADIENTS = (
 
 def _there_and_back(session: CellSession) -> list[Way]:
     owner = session.made.parameters_of
-    if session.mode.forward_only:
+    if session.mode.specialised:
         return []
     if len({part.training for part in attributes.parts_with_mode(owner)}) != 1:
         return []  # a part in a mode of its own would not come back

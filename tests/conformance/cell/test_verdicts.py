@@ -110,6 +110,12 @@ def test_is_green(cell, judge):
     assert verdict.margin <= 1.0
 
 
+def test_the_numbers_flags_and_mode_of_an_exported_program_are_those_of_its_first_call():
+    switching = material("miniatures/staleness.py").SWITCHING
+    report = check(switching.build(), torch.randn(6, 5), modes=("exported",), precisions=("fp32",))
+    assert [cell.status for cell in report.cells] == ["PASS"], report.table()
+
+
 # Models that are cast to a narrow dtype as a whole
 
 
