@@ -32,18 +32,18 @@ def material(name):
 
 
 @cache
-def plan_of(*names, precisions=()):
+def plan_of(*names, **axes):
     """The plan of all cells of some files on the CPU."""
-    request = PlanRequest(tuple(str(SPECS / name) for name in names), devices=("cpu",), precisions=precisions)
+    request = PlanRequest(tuple(str(SPECS / name) for name in names), devices=("cpu",), **axes)
     ending = child.run(PLAN, request, deadline=120.0, method="spawn")
     assert ending.result is not None, ending
     return ending.result
 
 
 @contextlib.contextmanager
-def judge_of(*names, deadline, precisions=()):
-    """A function from model, mode and precision to the verdict; without names of precisions, in the usual ones."""
-    plan = replace(plan_of(*names, precisions=precisions), deadline=deadline)
+def judge_of(*names, deadline, **axes):
+    """A function from model, mode and precision to the verdict; in the usual ones, unless `axes` names others."""
+    plan = replace(plan_of(*names, **axes), deadline=deadline)
     cells = {planned.cell: planned for planned in plan.cells}
     with tempfile.TemporaryDirectory() as folder:
         executor = Executor(plan, Path(folder))

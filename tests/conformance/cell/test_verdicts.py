@@ -111,9 +111,9 @@ def test_is_green(cell, judge):
 
 
 def test_the_numbers_flags_and_mode_of_an_exported_program_are_those_of_its_first_call():
-    switching = material("miniatures/staleness.py").SWITCHING
-    report = check(switching.build(), torch.randn(6, 5), modes=("exported",), precisions=("fp32",))
-    assert [cell.status for cell in report.cells] == ["PASS"], report.table()
+    with judge_of("miniatures/staleness.py", deadline=120.0, modes=("exported",)) as judge:
+        verdict = judge("switching", "exported", "fp32")
+    assert verdict.status == "PASS", verdict.text
 
 
 # Models that are cast to a narrow dtype as a whole
