@@ -1,27 +1,26 @@
 """Judges architectures of torchvision, timm and transformers, and writes docs/model-libraries.md.
 
-    python -m benchmarks.model_libraries FOLDER [--mode MODE …]
+    python -m benchmarks.model_libraries FOLDER [--mode MODE …] [--training eval …] [-k TEXT] [OPTION …]
 
-It takes many hours, on several machines if need be. So what the page shows is not judged again, nor is what FOLDER has
-a run of. To judge all of it anew, delete the page; to judge a part, empty its cells. It needs three packages more:
-pip install torchvision timm transformers.
+It takes many hours, on several machines if need be. FOLDER keeps the runs, and docs/model-libraries.json what they
+found. What one of the two has is not judged again: to judge it anew, take it out of both. Other options go to
+`conformance run`, such as `-n 2` or `--on ray`. It needs three packages more: torchvision, timm and transformers.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from importlib.metadata import version
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from conformance.axes import PRECISIONS, exists, usual
-from conformance.errors import ExitCode, counted
 from conformance.records.cell import Verdict
 from conformance.show.ci import code
 from conformance.show.text import markdown_table
@@ -29,9 +28,14 @@ from conformance.store import run_files
 
 PAGE = Path(__file__).parent.parent / "docs" / "model-libraries.md"
 TRAINING = ("eval", "train")
-REFUSED = ".refused"  # what the command says of an architecture that it does not judge
-MODES = ("eager", "scripted", "compiled")
+PROGRAMS = {
+    "torchvision": "scripted",
+    "timm": "scripted",
+    "transformers": "exported",
+}  # what a library can be made into
+COLUMNS = {"eager": ("eager",), "program": ("scripted", "exported"), "compiled": ("compiled",)}  # with their modes
 CHECKED = tuple(name for name in usual(PRECISIONS) if exists(PRECISIONS[name], "cpu"))
+COMPILED = ("fp32", "amp_bf16")  # a third less to compile
 SECONDS = 1800  # that a cell may take: the C++ compiler needs minutes for a network of fifty layers on one core
 TORCHVISION = """
     deeplabv3_mobilenet_v3_large densenet121 efficientnet_b0 googlenet lraspp_mobilenet_v3_large mc3_18?size=32
@@ -65,7 +69,6 @@ ARCHITECTURES = tuple(
     for library, names in (("torchvision", TORCHVISION), ("timm", TIMM), ("transformers", TRANSFORMERS))
     for name in names.split()
 )
-TORCH = "- torch "  # the beginning of the line with the version of torch
 EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
     "Failed to get source|Could not get name of python class": (
         "TorchScript finds no source of a class that a decorator has made"
@@ -111,8 +114,10 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
 OPENING = """# Architectures of model libraries
 
 Small architectures of torchvision, timm and transformers, with random weights, judged without any declaration:
-`conformance run timm:test_vit --eval` is one row. A check mark means that the mode passes in fp32 and under both
-autocast dtypes; the number is the worst error over its budget. A number in brackets points to a reason below.
+`conformance run timm:test_vit --eval` is one row. Those of torchvision and timm are scripted. Those of transformers are
+exported, for TorchScript takes none of them. A check mark means that the mode passes in fp32 and under both autocast
+dtypes, or compiled in fp32 and under bfloat16; the number is the worst error over its budget. A number in brackets
+points to a reason below.
 `python -m benchmarks.model_libraries FOLDER` writes this page.
 """
 
@@ -122,43 +127,38 @@ Key = tuple[str, str, str]  # the name of an architecture, "eval" or "train", an
 
 @dataclass(frozen=True)
 class Shown:
-    """What the table shows of an architecture in a mode.
+    """What the page shows of an architecture in a mode.
 
     Attributes:
         text: a check mark with the worst margin, a cross with the precisions that are red if not all are, or a dash if
             the mode refuses the architecture.
+        cells, red: how many there are, and how many do not pass.
+        seen: the torch, the day and the revision that judged it.
         reasons: why, if it does not pass.
     """
 
     text: str
+    cells: int
+    red: int
+    seen: str
     reasons: tuple[str, ...] = ()
 
     @property
-    def cells(self) -> int:
-        """The number of its cells."""
-        return len(CHECKED)
-
-    @property
-    def red(self) -> int:
-        """The number of its cells that do not pass, though the mode takes the architecture."""
-        named = sum(precision in self.text.replace(",", "").split() for precision in CHECKED)
-        return (named or self.cells) if self.text.startswith("✗") else 0
-
-    @property
-    def refused(self) -> int:
-        """The number of its cells in a mode that refuses the architecture."""
-        return self.cells if self.text.startswith("–") else 0
+    def refused(self) -> bool:
+        """Whether the mode refuses the architecture."""
+        return self.text == "–"
 
 
-def shown(verdicts: Mapping[str, Verdict]) -> Shown:
-    """What the table shows of the verdicts of an architecture in a mode, by precision."""
+def shown(verdicts: Mapping[str, Verdict], seen: str) -> Shown:
+    """What the page shows of the verdicts of an architecture in a mode, by precision."""
     red = {precision: verdict for precision, verdict in verdicts.items() if verdict.red}
     if not red:
-        return Shown(f"✓ {max(verdict.margin or 0.0 for verdict in verdicts.values()):.2f}")
-    reasons = tuple(dict.fromkeys(map(_reason, red.values())))
-    if len(red) < len(verdicts):
-        return Shown(f"✗ {', '.join(red)}", reasons)
-    return Shown("–" if all(verdict.status == "ERROR" for verdict in verdicts.values()) else "✗", reasons)
+        text = f"✓ {max(verdict.margin or 0.0 for verdict in verdicts.values()):.2f}"
+    elif len(red) < len(verdicts):
+        text = f"✗ {', '.join(red)}"
+    else:
+        text = "–" if all(verdict.status == "ERROR" for verdict in verdicts.values()) else "✗"
+    return Shown(text, len(verdicts), len(red), seen, tuple(dict.fromkeys(map(_reason, red.values()))))
 
 
 def _reason(verdict: Verdict) -> str:
@@ -168,132 +168,106 @@ def _reason(verdict: Verdict) -> str:
     return text or f"not explained: {code(verdict.text)}"
 
 
-def judge(key: Key, folder: Path) -> None:
-    """Judge an architecture in a mode, and keep its run; or what the command says, if it refuses the architecture.
+def judge(names: Iterable[str], training: str, modes: Iterable[str], folder: Path, words: Iterable[str]) -> None:
+    """Judge architectures in some modes, in one run.
 
     Raises:
-        SystemExit: the run is not complete, so nothing is kept.
+        SystemExit: the run is not complete.
     """
-    name, training, mode = key
-    place = _place(key, folder)
-    unfinished = place.with_suffix(".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    command = [sys.executable, "-m", "conformance", "run", name, f"--{training}", "--no-speed", "--device=cpu"]
-    command += [f"--mode={mode}", f"--timeout={SECONDS}", f"--store={unfinished}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- our own words
-    if done.returncode == ExitCode.USAGE and "this machine failed" not in done.stderr:
-        place.with_suffix(REFUSED).write_text(done.stderr, encoding="utf-8")
-        return
-    runs = [run for run in unfinished.glob("runs/*") if run_files.read(run).complete]
-    if not runs:
-        raise SystemExit(f"{name} was not judged, {' '.join(command)} ended with {done.returncode}: {done.stderr}")
-    runs[0].rename(place)
-    shutil.rmtree(unfinished)
+    command = [sys.executable, "-m", "conformance", "run", *names, f"--{training}", "--no-speed", "--device=cpu"]
+    command += [f"--mode={mode}" for mode in modes]
+    command += [f"--precision={precision}" for precision in (COMPILED if "compiled" in modes else CHECKED)]
+    command += [f"--timeout={SECONDS}", f"--store={folder}", *words]
+    done = subprocess.run(command, check=False)  # noqa: S603 -- our own words
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}")
 
 
-def judged(key: Key, folder: Path) -> Shown | None:
-    """What the folder knows of an architecture in a mode; None if it has no run of it."""
-    place = _place(key, folder)
-    if place.with_suffix(REFUSED).exists():
-        lines = place.with_suffix(REFUSED).read_text(encoding="utf-8").splitlines()
-        return Shown("–", (code(lines[-1] if lines else "it could not be judged"),))
-    if not place.exists():
-        return None
-    contents = run_files.read(place)
-    cells = [one for one in contents.plan.cells if one.id in contents.verdicts]
-    return shown({one.cell.precision: contents.verdicts[one.id] for one in cells})
+def judged(folder: Path) -> dict[Key, Shown]:
+    """What the runs of a folder found, of each architecture and mode of which all cells were judged."""
+    found = {}
+    for run in sorted(folder.glob("runs/*")):
+        contents = run_files.read(run)
+        plan, verdicts = contents.plan, defaultdict[Key, dict[str, Verdict | None]](dict)
+        for planned in plan.cells:
+            cell, own = planned.cell, plan.models[planned.cell.model].location.own
+            if own is not None and planned.id in contents.selected:
+                key = own.library, own.training, cell.mode
+                verdicts[key][cell.precision] = contents.verdicts.get(planned.id)
+        seen = f"torch {plan.environment.torch}, {plan.judge.day}, {plan.judge.revision}"
+        for key, known in verdicts.items():
+            if whole := {precision: verdict for precision, verdict in known.items() if verdict is not None}:
+                found |= {key: shown(whole, seen)} if len(whole) == len(known) else {}
+    return found
 
 
-def _place(key: Key, folder: Path) -> Path:
-    """The folder of a run."""
-    name, training, mode = key
-    return folder / f"{re.sub('[^a-z0-9_]+', '-', name)}-{training}-{mode}"
-
-
-def page(found: Mapping[Key, Shown], torch: str) -> str:
-    """The page, as Markdown.
-
-    Args:
-        found: what is known of each architecture in each mode.
-        torch: the version of torch that judged them.
-    """
+def page(found: Mapping[Key, Shown]) -> str:
+    """The page, as Markdown, of what is known of each architecture in each mode."""
     numbers: dict[str, int] = {}
-    columns = [(t, m) for t in TRAINING for m in MODES if any(key[1:] == (t, m) for key in found)]
+    columns = [(t, c) for t in TRAINING for c in COLUMNS if any(k[1] == t and k[2] in COLUMNS[c] for k in found)]
     rows = []
     for name in dict.fromkeys(key[0] for key in found):
         row = [f"`{name}`"]
-        for column in columns:
-            one = found.get((name, *column), Shown(""))
-            row.append(" ".join([one.text, *(f"({numbers.setdefault(why, len(numbers) + 1)})" for why in one.reasons)]))
+        for training, column in columns:
+            ones = [found[key] for mode in COLUMNS[column] if (key := (name, training, mode)) in found]
+            row += [_cell(ones[-1], numbers) if ones else ""]
         rows.append(row)
-    head = ["architecture", *(f"{mode}, {training}" for training, mode in columns)]
-    parts = [OPENING, "\n".join([*_totals(found), f"{TORCH}{torch}"]), markdown_table(rows, head)]
+    head = ["architecture", *(f"{' or '.join(COLUMNS[column])}, {training}" for training, column in columns)]
+    totals = markdown_table([*_totals(found)], ["mode", "architectures", "cells", "pass", "red", "refused", "seen"])
+    parts = [OPENING, totals, markdown_table(rows, head)]
     parts += ["\n".join(f"{number}. {text}" for text, number in numbers.items())]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
-def _totals(found: Mapping[Key, Shown]) -> Iterator[str]:
-    """How many cells were judged, and how many pass."""
-    for training in TRAINING:
-        of_training = {key: one for key, one in found.items() if key[1] == training}
-        if of_training:
-            names = {key[0] for key in of_training}
-            cells, red, refused = (
-                sum(getattr(one, what) for one in of_training.values()) for what in ("cells", "red", "refused")
-            )
-            yield (
-                f"- {training}: {counted(cells, 'cell')} of {counted(len(names), 'architecture')}; "
-                f"{cells - red - refused} pass, {red} do not, {refused} in modes that refuse the architecture"
-            )
+def _cell(one: Shown, numbers: dict[str, int]) -> str:
+    return " ".join([one.text, *(f"({numbers.setdefault(why, len(numbers) + 1)})" for why in one.reasons)])
 
 
-def read(text: str, torch: str) -> dict[Key, Shown]:
-    """What a page shows.
+def _totals(found: Mapping[Key, Shown]) -> Iterator[list[str]]:
+    """How many cells were judged, how many pass, and when, by mode."""
+    by_mode = defaultdict[tuple[str, ...], list[Shown]](list)
+    for (_, training, mode), one in found.items():
+        by_mode[f"{mode}, {training}", one.seen].append(one)
+    for (mode, seen), ones in by_mode.items():
+        cells, red = sum(one.cells for one in ones), sum(one.red for one in ones)
+        refused = sum(one.cells for one in ones if one.refused)
+        yield [mode, *map(str, (len(ones), cells, cells - red, red - refused, refused)), seen]
 
-    Args:
-        text: the page, as `page` has made it.
-        torch: the version of torch that it must be of.
 
-    Raises:
-        SystemExit: another version of torch judged these architectures.
-    """
-    lines = text.splitlines()
-    versions = [line.removeprefix(TORCH) for line in lines if line.startswith(TORCH)]
-    if versions != [torch]:
-        raise SystemExit(f"the page is of torch {', '.join(versions)}, and this is torch {torch}: delete it first")
-    reasons = dict(line.split(". ", 1) for line in lines if re.match(r"\d+\. ", line))
-    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|"))
-    found = {}
-    for name, *cells in rows:
-        for column, cell in zip(head[1:], cells, strict=True):
-            mode, training = column.split(", ")
-            said, *numbers = cell.replace(" (", "(").replace(")", "").split("(")
-            if said:
-                found[name.strip("`"), training, mode] = Shown(said, tuple(reasons[number] for number in numbers))
-    return found
+def read(file: Path) -> dict[Key, Shown]:
+    """What `write` has kept."""
+    rows = json.loads(file.read_text(encoding="utf-8"))
+    return {tuple(key): Shown(**one | {"reasons": tuple(one["reasons"])}) for *key, one in rows}
+
+
+def write(found: Mapping[Key, Shown], file: Path) -> None:
+    """Keep what is known, a line for each architecture in a mode."""
+    rows = (json.dumps([*key, asdict(one)], ensure_ascii=False) for key, one in found.items())
+    file.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
 
 
 def main() -> None:
     """Judge what is missing, and write the page of all that is known."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--mode", action="append", choices=MODES, help="all three without it")
+    parser.add_argument("--mode", action="append", choices=COLUMNS, help="a column of the page; all without it")
     parser.add_argument("--training", action="append", choices=TRAINING, help="both without it")
     parser.add_argument("-k", default="", metavar="TEXT", help="only architectures whose name contains it")
-    asked = parser.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    torch = version("torch")
-    known = read(PAGE.read_text(encoding="utf-8"), torch) if PAGE.exists() else {}
-    for mode, training, name in itertools.product(asked.mode or MODES, asked.training or TRAINING, ARCHITECTURES):
-        key = name, training, mode
-        if asked.k in name and key not in known and judged(key, asked.folder) is None:
-            judge(key, asked.folder)
-            print(*key, flush=True)
-    every = {}
-    for key in itertools.product(ARCHITECTURES, TRAINING, MODES):
-        if one := judged(key, asked.folder) or known.get(key):
-            every[key] = one
-    PAGE.write_text(page(every, torch), encoding="utf-8")
+    asked, words = parser.parse_known_args()
+    file = PAGE.with_suffix(".json")
+    known = read(file) | judged(asked.folder)
+    for column, training, program in itertools.product(
+        asked.mode or COLUMNS, asked.training or TRAINING, dict.fromkeys(PROGRAMS.values())
+    ):
+        mode = program if column == "program" else column
+        names = [name for name in ARCHITECTURES if PROGRAMS[name.partition(":")[0]] == program and asked.k in name]
+        if missing := [name for name in names if (name, training, mode) not in known]:
+            judge(missing, training, [mode], asked.folder, words)
+    found = known | judged(asked.folder)
+    order = itertools.product(ARCHITECTURES, TRAINING, itertools.chain(*COLUMNS.values()))
+    found = {key: found[key] for key in order if key in found}
+    write(found, file)
+    PAGE.write_text(page(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@
 It prints one row for each model: its parameters, wall time, CPU time, and the peak memory of one process. With
 `--before`, a checkout of another revision makes each reference first, so that both are measured side by side. The
 models are written in plain torch: a transformer of 6 layers and width 256, a residual network of 18 layers, a
-transformer of the size of GPT-2 with 124 million parameters, and for the growth with the size, the first with 4 to 16
-layers. Each reference is made in a process of its own. `conformance run benchmarks/reference.py` judges the first two.
+transformer of the size of GPT-2 with 124 million parameters, one of 355 million, and for the growth with the size, the
+first with 4 to 16 layers. Each reference is made in a process of its own.
+`conformance run benchmarks/reference.py -k gpt2` judges one of them.
 """
 
 from __future__ import annotations
@@ -106,9 +107,9 @@ def transformer(layers: int = 6) -> nn.Module:
     return nn.Sequential(*(Block(256, 4) for _ in range(layers)), nn.LayerNorm(256), nn.Linear(256, 1000))
 
 
-def gpt2() -> nn.Module:
+def gpt2(width: int = 768, layers: int = 12) -> nn.Module:
     """A transformer of the size of GPT-2."""
-    return Decoder(50257, 1024, 768, 12, 12)
+    return Decoder(50257, 1024, width, layers, width // 64)
 
 
 def spec_of(name: str) -> Spec:
@@ -123,13 +124,19 @@ def tokens(generator: torch.Generator) -> torch.Tensor:
     return torch.randn(2, 32, 256, generator=generator)
 
 
+def words(generator: torch.Generator) -> torch.Tensor:
+    """A sequence of 128 tokens of GPT-2."""
+    return torch.randint(50257, (1, 128), generator=generator)
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], torch.Tensor]]] = {
     "transformer": (transformer, tokens),
     "resnet18": (resnet18, lambda g: torch.randn(2, 3, 64, 64, generator=g)),
-    "gpt2": (gpt2, lambda g: torch.randint(50257, (1, 128), generator=g)),
+    "gpt2": (gpt2, words),
+    "gpt2_medium": (partial(gpt2, 1024, 24), words),
     **{f"layers_{count}": (partial(transformer, count), tokens) for count in (4, 8, 12, 16)},
 }
-SPECS = (spec_of("transformer"), spec_of("resnet18"))
+SPECS = tuple(map(spec_of, MODELS))
 
 
 def measure(name: str, precisions: list[str], cores: int) -> None:

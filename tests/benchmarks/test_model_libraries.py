@@ -1,4 +1,4 @@
-"""The page of the model libraries: what it shows of runs, and what it says of those that are missing."""
+"""The page of the model libraries: what it shows of runs, and what is not judged again."""
 
 import html
 from dataclasses import replace
@@ -7,35 +7,29 @@ import pytest
 from harness.whole_runs import plan_of_zoo, verdict, write
 
 from benchmarks import model_libraries
-from benchmarks.model_libraries import MODES, page
+from benchmarks.model_libraries import judged, page
 from conformance.records.cell import Verdict
+from conformance.records.plan import OwnModel
 
 UNSOURCED = "in phase prepare: OSError: Failed to get source for <function Config.__init__ at 0x7f>"
-TORCH = "2.99.0"
 KEY = "timm:net", "eval", "eager"
-COLUMNS = [(training, mode) for training in ("eval", "train") for mode in MODES]
 
 
 @pytest.fixture
 def found(tmp_path):
-    """Runs of a model in every mode, of which one refuses it and one is red, and a model that could not be judged."""
+    """Runs of a model in every mode, of which one refuses it and one is red; one was ended before its last cell."""
     refused = {"status": "ERROR", "text": UNSOURCED}
     scripted = {f"net[scripted-{p}-cpu]": refused for p in ("fp32", "amp_fp16", "amp_bf16")}
     wrong = {"net[compiled-amp_fp16-cpu]": {"status": "FAIL", "text": "norm  output, case given: error 2, budget 1"}}
     plan = plan_of_zoo(("net",))
     for training, changed in (("eval", scripted | wrong), ("train", {})):
-        for mode in MODES:
-            cells = tuple(one for one in plan.cells if one.cell.mode == mode)
-            verdicts = {one.id: replace(verdict(one.id), margin=0.5, **changed.get(one.id, {})) for one in cells}
-            write(tmp_path / f"timm-net-{training}-{mode}", replace(plan, cells=cells), verdicts)
-    (tmp_path / "timm-gone-eval-eager.refused").write_text("timm:gone: no architecture 'gone'\n")
-    keys = [(name, *column) for name in ("timm:net", "timm:gone") for column in COLUMNS]
-    return {key: one for key in keys if (one := model_libraries.judged(key, tmp_path))}
-
-
-@pytest.fixture
-def written(found):
-    return page(found, TORCH)
+        own = OwnModel(library="timm:net", training=training)
+        location = replace(plan.models["net"].location, own=own)
+        models = {"net": replace(plan.models["net"], location=location)}
+        verdicts = {one.id: replace(verdict(one.id), margin=0.5, **changed.get(one.id, {})) for one in plan.cells}
+        left_out = ["net[compiled-amp_bf16-cpu]"] * (training == "train")
+        write(tmp_path / "runs" / training, replace(plan, models=models), verdicts, left_out=left_out)
+    return judged(tmp_path)
 
 
 def row(written, name):
@@ -44,71 +38,58 @@ def row(written, name):
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-def test_the_page_shows_each_mode_in_eval_and_in_train_mode_with_reasons_and_totals(written):
-    assert row(written, "timm:net") == ["✓ 0.50", "– (1)", "✗ amp_fp16 (2)", "✓ 0.50", "✓ 0.50", "✓ 0.50"]
-    assert row(written, "timm:gone") == ["– (3)", "", "", "", "", ""]
+def test_the_page_shows_each_mode_in_eval_and_in_train_mode_with_reasons_and_totals(found):
+    written = page(found)
+    assert row(written, "timm:net") == ["✓ 0.50", "– (1)", "✗ amp_fp16 (2)", "✓ 0.50", "✓ 0.50"]
     assert "1. TorchScript finds no source" in written
     assert "2. not explained: <code>norm  output, case given: error 2, budget 1</code>" in html.unescape(written)
-    assert "3. <code>timm:gone: no architecture 'gone'</code>" in html.unescape(written)
-    ending = "in modes that refuse the architecture\n"
-    assert f"- eval: 12 cells of 2 architectures; 5 pass, 1 do not, 6 {ending}" in written
-    assert f"- train: 9 cells of 1 architecture; 9 pass, 0 do not, 0 {ending}" in written
+    totals = [line.split()[1:-1] for line in written.splitlines() if line.startswith("| compiled, eval")]
+    assert [words[3:12:2] for words in totals] == [["1", "3", "2", "1", "0"]]
 
 
 def test_the_explanation_of_one_cell_is_not_that_of_another():
     text = "norm  gradient of blocks.0.norm1.bias, case given: error 2, budget 1"
     known, other = (
-        model_libraries.shown({"amp_bf16": Verdict(f"{name}[eager-amp_bf16-cpu]", "FAIL", text)}).reasons[0]
+        model_libraries.shown({"amp_bf16": Verdict(f"{name}[eager-amp_bf16-cpu]", "FAIL", text)}, "").reasons[0]
         for name in ("test_maxvit", "net")
     )
     assert "not explained" in other
     assert "not explained" not in known
 
 
-def test_what_a_page_shows_is_read_from_it_whole_as_that_of_the_project_and_no_other_torch_is_mixed_in(found, written):
-    again = model_libraries.read(written, TORCH)
-    assert again == found
-    assert page(again, TORCH) == written
-    with pytest.raises(SystemExit, match=r"the page is of torch 2\.99\.0, and this is torch 2\.98\.0: delete it first"):
-        model_libraries.read(written, "2.98.0")
-    text = model_libraries.PAGE.read_text(encoding="utf-8")
-    version = next(line.removeprefix("- torch ") for line in text.splitlines() if line.startswith("- torch "))
-    assert page(model_libraries.read(text, version), version) == text
+def test_what_is_kept_is_read_whole_and_the_page_of_the_project_shows_it(tmp_path, found):
+    model_libraries.write(found, tmp_path / "kept.json")
+    assert model_libraries.read(tmp_path / "kept.json") == found
+    kept = model_libraries.PAGE.with_suffix(".json")
+    assert page(model_libraries.read(kept)) == model_libraries.PAGE.read_text(encoding="utf-8")
 
 
-def test_what_the_page_shows_is_not_judged_again(tmp_path, monkeypatch, found):
+def test_what_is_known_is_not_judged_again(tmp_path, monkeypatch, found):
     place = tmp_path / "page.md"
-    place.write_text(page({KEY: found[KEY]}, TORCH))
+    model_libraries.write({KEY: found[KEY]}, place.with_suffix(".json"))
     asked = []
     monkeypatch.setattr(model_libraries, "PAGE", place)
-    monkeypatch.setattr(model_libraries, "version", lambda _package: TORCH)
-    monkeypatch.setattr(model_libraries, "ARCHITECTURES", ("timm:net", "timm:other"))
-    monkeypatch.setattr(model_libraries, "judge", lambda key, _folder: asked.append(key))
-    arguments = [str(tmp_path / "new"), "--mode=eager", "--training=eval"]
+    monkeypatch.setattr(model_libraries, "ARCHITECTURES", ("timm:net", "timm:other", "transformers:net"))
+    monkeypatch.setattr(model_libraries, "judge", lambda *given: asked.append(given))
+    arguments = [str(tmp_path / "new"), "--mode=eager", "--mode=program", "--training=eval", "-n", "2", "--on", "ray"]
     monkeypatch.setattr(model_libraries.sys, "argv", ["study", *arguments])
     model_libraries.main()
-    assert asked == [("timm:other", "eval", "eager")]
-    assert model_libraries.read(place.read_text(), TORCH) == {KEY: found[KEY]}
+    assert [(given[0], given[2]) for given in asked] == [
+        (["timm:other"], ["eager"]),
+        (["transformers:net"], ["eager"]),
+        (["timm:net", "timm:other"], ["scripted"]),
+        (["transformers:net"], ["exported"]),
+    ]
+    assert asked[0][-1] == ["-n", "2", "--on", "ray"]
+    assert model_libraries.read(place.with_suffix(".json")) == {KEY: found[KEY]}
+    assert row(place.read_text(), "timm:net") == ["✓ 0.50"]
 
 
-def ends_with(code, tmp_path, monkeypatch):
-    """Let the command end with an exit code and a word."""
+@pytest.mark.parametrize("code", [3, 4])
+def test_a_run_that_did_not_come_about_is_no_finding(code, tmp_path, monkeypatch):
     command = tmp_path / "command"
-    command.write_text(f"#!/bin/sh\necho no such model >&2\nexit {code}\n")
+    command.write_text(f"#!/bin/sh\nexit {code}\n")
     command.chmod(0o700)
     monkeypatch.setattr(model_libraries.sys, "executable", str(command))
-
-
-def test_a_model_that_the_command_refuses_is_not_tried_again(tmp_path, monkeypatch):
-    ends_with(4, tmp_path, monkeypatch)
-    assert model_libraries.judged(KEY, tmp_path) is None
-    model_libraries.judge(KEY, tmp_path)
-    assert model_libraries.judged(KEY, tmp_path) == model_libraries.Shown("–", ("<code>no such model</code>",))
-
-
-@pytest.mark.parametrize("code", [0, 1, 3])
-def test_a_run_that_did_not_come_about_is_no_refusal(code, tmp_path, monkeypatch):
-    ends_with(code, tmp_path, monkeypatch)
-    with pytest.raises(SystemExit, match=f"timm:net was not judged.* ended with {code}: no such model"):
-        model_libraries.judge(KEY, tmp_path)
-    assert model_libraries.judged(KEY, tmp_path) is None
+    with pytest.raises(SystemExit, match=f"timm:net .* ended with {code}"):
+        model_libraries.judge(["timm:net"], "eval", ["eager"], tmp_path, [])
