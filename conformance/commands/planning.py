@@ -18,7 +18,7 @@ from conformance.process import child, environment, fork_server, process_table
 from conformance.records.plan import Environment, Judge, Plan, in_words
 from conformance.records.tasks import ENVIRONMENT, PLAN, Nothing, PlanRequest, ResultT, Target, TaskT
 
-DEADLINE = 300.0  # of a child that plans or reads
+DEADLINE = 300.0  # of a child that plans or reads a source; to build an architecture of a library takes seconds
 PACKAGES = ("conformance", "zoo")
 COMPILED = "__pycache__"
 DIGITS = 12  # of the digest
@@ -37,16 +37,18 @@ def make_plan(request: PlanRequest) -> Plan:
     """
     method = "spawn" if request.may_compile and not fork_server.compiles() else "forkserver"
     asked = " ".join(request.sources) or (request.own.name if request.own else "the zoo")
-    return ask_child(f"planning {asked}", PLAN, request, method)
+    return ask_child(f"planning {asked}", PLAN, request, method, DEADLINE * max(1, len(request.sources)))
 
 
-def ask_child(what: str, target: Target[TaskT, ResultT], task: TaskT, method: str) -> ResultT:
+def ask_child(
+    what: str, target: Target[TaskT, ResultT], task: TaskT, method: str, deadline: float = DEADLINE
+) -> ResultT:
     """The answer of a child process.
 
     Raises:
         UsageError: it refuses the task, or fails at what it was to do.
     """
-    ending = child.run(target, task, deadline=DEADLINE, method=method)
+    ending = child.run(target, task, deadline=deadline, method=method)
     if ending.result is None:
         failed = with_last_lines(f"{what}: {ending.message}{_memory_limit(ending)}", ending.said)
         raise UsageError(ending.message if ending.kind == "refused" else failed)

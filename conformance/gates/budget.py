@@ -337,18 +337,19 @@ class OverDraws:
         return (whole, Measure("gain", most.value, most.budget, f"{most.detail}, {over}"))
 
     def _without_farthest(self, found: Sequence[torch.Tensor], sums: Sums) -> Sums:
-        """The sums without the farthest draw of those that were not run rounded, if it is as near as the first must be.
+        """The sums without the farthest draw, if it is as near as the first draw must be.
 
-        Rounded runs of some draws do not show how ill-conditioned another one is, such as a softmax near a tie, and its
-        error may outweigh those of all others. A wrong factor or constant is in each draw, and so in the others too.
+        A unit that flips in one draw, and in its rounded run did not, may outweigh the roundings of all draws. So may
+        a draw that is worse conditioned, such as a norm of small numbers; then its rounded run strays farther too, and
+        it may as many times as far. A wrong factor or constant is in each draw, and so in the others too.
         """
-        late = slice(self._rounded.runs, self.draws)
-        each = [distance.sums_of([y], [truth]) for y, truth in zip(found[late], self._truths[late], strict=True)]
-        if not each:
-            return sums
-        squares, counts = distance.squares_of(self._truths[late]), _counts(self._reference)
+        pairs = zip(found, self._truths, strict=False)
+        each = [distance.sums_of([y], [truth]) for y, truth in pairs]
+        squares, counts = distance.squares_of(self._truths[: self.draws]), _counts(self._reference)
         even = torch.full_like(squares, 1.0 / self.draws)
         share = budget_for(self._reference, self._precision).norm / self._reference.oracle.norm  # of the first draw
+        strays = self._rounded.strays
+        share = share * (strays / strays.median()).nan_to_num(1.0, posinf=1.0).clamp(min=1.0)[:, None]
         gains, shifts = (torch.stack(terms) for terms in zip(*((s.gain, s.shift) for s in each), strict=True))
         return Sums(
             _less_farthest(sums.gain, gains, share * squares, squares / self._rounded.squares),

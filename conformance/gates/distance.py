@@ -284,41 +284,31 @@ class Rounded:
     """What the rounded runs of one tensor add up to at one precision. All tensors have the layout of `Sums`.
 
     Attributes:
-        draws: number of draws.
-        runs: number of rounded runs; they are of the first draws.
+        draws: number of draws, each with a rounded run.
         squares: the sums of y*².
         crowding: the root of the sum over draws of the squared sums of y*²; it is large if few draws make up `squares`.
         bias: the part of the sums over rounded runs that does not average out, as far as it stands out of their noise,
             and at least what rounded constants change; of a slice, at least the relative gain of its tensor.
         noise: how far these sums would scatter, one standard deviation, if all draws were drawn again.
+        strays: the relative error of each rounded run, of shape (draws,): some draws are worse conditioned than others.
     """
 
     draws: int
-    runs: int
     squares: torch.Tensor
     crowding: torch.Tensor
     bias: Sums
     noise: Sums
+    strays: torch.Tensor
 
-    def over(self, draws: int, truths: Sequence[torch.Tensor] = ()) -> "Rounded":
-        """What rounded runs of more draws would add up to; without the oracle's tensors, as if these were as large.
+    def over(self, draws: int) -> "Rounded":
+        """What rounded runs of more draws would add up to, if these are as large.
 
         Bias grows like the number of draws, and noise as if each draw had its own.
         """
         more = draws / self.draws
         root = math.sqrt(more)
-        squares, crowding = more * self.squares, root * self.crowding
-        if truths:
-            squares, crowding = _squares(truths)
-        grown = (squares / self.squares).nan_to_num(more, posinf=more)
-        return Rounded(
-            draws,
-            self.runs,
-            squares,
-            crowding,
-            Sums(self.bias.gain * grown, self.bias.shift * more),
-            Sums(self.noise.gain * (crowding / self.crowding).nan_to_num(root, posinf=root), self.noise.shift * root),
-        )
+        bias, noise = (Sums(sums.gain * by, sums.shift * by) for sums, by in ((self.bias, more), (self.noise, root)))
+        return Rounded(draws, more * self.squares, root * self.crowding, bias, noise, self.strays)
 
 
 @dataclass(frozen=True)
@@ -391,7 +381,8 @@ def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor], 
     of_tensor = (gains[0] / squares[0]).nan_to_num(0.0)  # its slices have it too, though their own noise may hide it
     shifts = _beyond(noise.shift, gaps).maximum(constant * totals)
     bias = Sums(gains.maximum(max(constant, float(of_tensor)) * squares), shifts)
-    return Rounded(len(gaps), len(gaps), squares, crowding, bias, noise)
+    strays = gaps.flatten(1).norm(dim=1) / squares_of(truths)[:, 0].sqrt()
+    return Rounded(len(gaps), squares, crowding, bias, noise, strays.nan_to_num(0.0, 0.0, 0.0))
 
 
 def _beyond(noise: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:

@@ -302,7 +302,7 @@ def with_redraws(  # noqa: PLR0913 -- all that is known of a case
     if not low or not judged:
         return (), tensors
     kinked = any(r.kinked for r in judged.values())
-    draws = _ManyDraws(judged, low, scale, rounded_runs=max(DRAWS) if kinked else ROUNDED_RUNS)
+    draws = _ManyDraws(judged, low, scale)
     first, numbers = inputs.draw(case, oracle.seed, 0), iter(range(max(DRAWS)))
 
     def run(number: int) -> _Run | None:
@@ -323,8 +323,8 @@ def with_redraws(  # noqa: PLR0913 -- all that is known of a case
         while missing := [*islice(numbers, max(0, wanted - len(draws.redraws)))]:
             draws.add(forks.results([partial(run, number) for number in missing]))
 
-    add_up_to(ROUNDED_RUNS)
-    if len(draws.redraws) == ROUNDED_RUNS:
+    add_up_to(min(DRAWS))
+    if len(draws.redraws) == min(DRAWS):
         add_up_to(max(draws.count_needed().values()))
     return tuple(draws.redraws), {**tensors, **draws.references()}
 
@@ -376,20 +376,18 @@ class _Run:
     Attributes:
         redraw: the draw.
         truth: what is kept of its tensors, by name.
-        rounded: the same of the rounded runs, by precision name; empty if there was none.
-        underflew: see `Nearest`.
-        constants: the same, by precision name.
+        rounded: the same of the rounded runs, by precision name.
+        constants: see `Nearest`; by precision name.
     """
 
     redraw: Redraw
     truth: Kept
     rounded: dict[str, Kept]
-    underflew: bool
     constants: dict[str, float]
 
 
 class _ManyDraws:
-    """Collects the oracle's tensors in each draw, and those of the rounded runs in the first draws.
+    """Collects the oracle's tensors in each draw, and those of the rounded runs.
 
     Attributes:
         redraws: the draws so far.
@@ -400,11 +398,9 @@ class _ManyDraws:
         judged: dict[TensorName, budget.TensorReference],
         precisions: Sequence[Precision],
         scale: Scale,
-        *,
-        rounded_runs: int,
     ) -> None:
         self.redraws: list[Redraw] = []
-        self._scale, self._rounded_runs = scale, rounded_runs
+        self._scale = scale
         self._judged, self._precisions = dict(judged), precisions
         self._constants = {p.name: 0.0 for p in precisions}
         self._truths: dict[TensorName, list[torch.Tensor]] = {name: [] for name in judged}
@@ -412,13 +408,12 @@ class _ManyDraws:
         self._found: dict[tuple[str, TensorName], list[torch.Tensor]] = {key: [] for key in keys}
 
     def run(self, there: Oracle, case: Case, question: evaluation.Question, redraw: Redraw) -> _Run | None:
-        """Run the oracle with the weights of one more draw on it, and rounded too if it is one of the first.
+        """Run the oracle with the weights of one more draw on it, and rounded too.
 
         None for a draw that fails, and for one whose gradients float16 may not hold.
         """
         asked = redraw.question(question, wide_call(redraw.inputs(case, there.seed)), there.namer)
-        rounded_to = self._precisions if len(self.redraws) < self._rounded_runs else ()
-        modes = {p.name: rounding.Nearest(p, self._scale.factor) for p in rounded_to}
+        modes = {p.name: rounding.Nearest(p, self._scale.factor) for p in self._precisions}
         try:
             inner = InnerGradients()  # which costs time in every op
             with inner if math.isfinite(self._scale.inner) else contextlib.nullcontext():
@@ -432,14 +427,11 @@ class _ManyDraws:
             if error_text.is_out_of_memory(problem):
                 raise
             return None
-        underflew = any(mode.underflew for mode in modes.values())
-        constants = {word: mode.constant for word, mode in modes.items()}
-        return _Run(redraw, narrow, rounded, underflew, constants)
+        return _Run(redraw, narrow, rounded, {word: mode.constant for word, mode in modes.items()})
 
     def add(self, runs: Sequence[_Run | None]) -> None:
         """Add what the runs of some draws gave."""
         for run in (run for run in runs if run is not None):
-            self._rounded_runs = max(DRAWS) if run.underflew else self._rounded_runs
             self.redraws.append(run.redraw)
             for word, constant in run.constants.items():
                 self._constants[word] = max(self._constants[word], constant)
@@ -483,12 +475,8 @@ class _ManyDraws:
         draws = {precision: min(count, len(self.redraws)) for precision, count in self.count_needed().items()}
         with_redraws = {}
         for name, reference in self._judged.items():
-            truths = self._truths[name]
-            rounded = {
-                p.name: self._add_up(name, p, draws[p.name]).over(draws[p.name], truths[: draws[p.name]])
-                for p in self._precisions
-            }
-            with_redraws[name] = replace(reference, redraws=distance.Redraws(tuple(truths), rounded))
+            rounded = {p.name: self._add_up(name, p, draws[p.name]) for p in self._precisions}
+            with_redraws[name] = replace(reference, redraws=distance.Redraws(tuple(self._truths[name]), rounded))
         return with_redraws
 
 

@@ -66,7 +66,7 @@ def _tree(value: Any, file: BinaryIO) -> Any:
         fields = {"truths": torch.stack(value.truths), "rounded": value.rounded}
     elif isinstance(value, Rounded):
         rows = torch.stack([value.squares, value.crowding, *vars(value.bias).values(), *vars(value.noise).values()])
-        fields = {"draws": value.draws, "runs": value.runs, "rows": rows}
+        fields = {"draws": value.draws, "rows": rows, "strays": value.strays}
     elif isinstance(value, RECORDS):
         fields = vars(value)
     else:
@@ -163,8 +163,8 @@ class _Reader:
         return torch.frombuffer(self.content, dtype=dtype, count=count, offset=place).reshape(shape)
 
 
-def _rebuild_rounded(draws: int, runs: int, rows: torch.Tensor) -> Rounded:
-    return Rounded(draws, runs, rows[0], rows[1], Sums(rows[2], rows[3]), Sums(rows[4], rows[5]))
+def _rebuild_rounded(draws: int, rows: torch.Tensor, strays: torch.Tensor) -> Rounded:
+    return Rounded(draws, rows[0], rows[1], Sums(rows[2], rows[3]), Sums(rows[4], rows[5]), strays)
 
 
 MAKERS: dict[str, Callable[..., Any]] = {

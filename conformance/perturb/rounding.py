@@ -230,12 +230,10 @@ class Nearest(Rounding):
         scale: the scale of the cotangents under float16.
 
     Attributes:
-        underflew: rounding to float16's smallest numbers has changed a tensor by more than one roundoff.
         constant: the relative error of constants that multiply whole tensors, such as 1 / (1 - p) in the masks of
             dropouts. It is the root of the sum of their squares, because a mode may round one and keep the next.
     """
 
-    underflew = False
     constant = 0.0
 
     def __init__(self, precision: Precision, scale: float = 1.0) -> None:
@@ -267,10 +265,7 @@ class Nearest(Rounding):
     def _near_underflow(self, tensor: torch.Tensor, quantum: float) -> torch.Tensor:
         """The tensor, rounded to multiples of the smallest number, as the larger ones are too."""
         shift = quantum * TO_WHOLE
-        stored = (tensor + shift).sub_(shift)
-        if not self.underflew:
-            self.underflew = bool((stored - tensor).norm() > self._step * tensor.norm())
-        return stored
+        return (tensor + shift).sub_(shift)
 
 
 def _of_mask(mask: Any, divisor: Any) -> float:
