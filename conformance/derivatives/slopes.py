@@ -123,8 +123,8 @@ class Slopes:
         parts = torch.mul(analytic, direction, out=size)
         following = FOLLOWING * float(parts.norm()) / max(float(parts.abs_().sum()), TINY)
         way = float(torch.randint(2, (), generator=generator)) - 0.5
-        along = torch.mul(analytic, way, out=size)
-        return torch.where(ranks < following, direction.abs().copysign_(along), direction)
+        along = torch.copysign(direction, torch.mul(analytic, way, out=size), out=size)
+        return torch.where(ranks < following, along, direction, out=along)
 
     def _failing(
         self, leaf: torch.Tensor, analytic: torch.Tensor, asked: torch.Tensor, *, singly: bool

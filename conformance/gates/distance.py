@@ -76,7 +76,7 @@ class OracleTensor:
         figures: what has been measured of it; None: it is measured here.
 
     Attributes:
-        raw: the oracle's tensor as it is.
+        raw: the oracle's tensor, contiguous.
         shape, sizes: its shape, and that of `reals`.
         is_rounded: its numbers are floating or complex.
         axes: the axes of `reals` of size ≥ 2 whose slices have ≥ 2 elements.
@@ -84,7 +84,7 @@ class OracleTensor:
     """
 
     def __init__(self, oracle: torch.Tensor, figures: Figures | None = None) -> None:
-        self.raw = oracle
+        self.raw = oracle.contiguous()  # what is measured of it is then no second copy
         self.shape = tuple(oracle.shape)
         self.is_rounded = oracle.is_floating_point() or oracle.is_complex()
         self.sizes = (*self.shape, 2) if oracle.is_complex() else self.shape
@@ -381,7 +381,7 @@ def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor], 
     of_tensor = (gains[0] / squares[0]).nan_to_num(0.0)  # its slices have it too, though their own noise may hide it
     shifts = _beyond(noise.shift, gaps).maximum(constant * totals)
     bias = Sums(gains.maximum(max(constant, float(of_tensor)) * squares), shifts)
-    strays = gaps.flatten(1).norm(dim=1) / squares_of(truths)[:, 0].sqrt()
+    strays = gaps.reshape(len(gaps), -1).norm(dim=1) / squares_of(truths)[:, 0].sqrt()
     return Rounded(len(gaps), squares, crowding, bias, noise, strays.nan_to_num(0.0, 0.0, 0.0))
 
 

@@ -126,6 +126,11 @@ def test_where_a_rounded_run_has_no_number_there_is_no_budget(truths, reference)
     assert not all(m.met for m in OverDraws(judged, BFLOAT16).measures(nan))
 
 
+def test_a_tensor_of_one_number_is_judged_too():
+    truths = [torch.tensor(1.0 + n, dtype=torch.float64) for n in range(DRAWS)]
+    assert rounded_sums([1.01 * t for t in truths], truths).strays == pytest.approx([0.01] * DRAWS)
+
+
 def test_noise_grows_like_the_root_of_the_number_of_draws(truths):
     few = rounded_sums([rounded(t) for t in truths[:4]], truths[:4])
     many = few.over(DRAWS)
