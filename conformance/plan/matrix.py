@@ -36,6 +36,7 @@ INSTEAD = "Instead:"
 def make(task: PlanRequest, process: ChildProcess) -> Plan:
     """Child process: plan the cells of a request; see `plan`. Raises UsageError if the request cannot be planned."""
     process.enter("plan")
+    torch.set_num_threads(1)  # several would wait for each other where other processes use the cores
     try:
         return plan(task)
     except SpecError as problem:
