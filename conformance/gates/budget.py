@@ -215,6 +215,7 @@ def holds_float32(baseline: Distance, reference: TensorReference, precision: Pre
 BIAS_FACTOR = 2.0
 SUM_NOISE_FACTOR = 5.0  # standard deviations
 SUM_SHARE = 0.4  # of the farthest sum over a perturbed run; the noise is at least this much
+WORSE = 2.0  # a draw is worse conditioned if its rounded run strays so many times as far as the median one
 ERROR_SHARE = 0.8  # of the error of the worst perturbed run, if the errors of elements are independent; the same
 
 
@@ -337,11 +338,12 @@ class OverDraws:
         return (whole, Measure("gain", most.value, most.budget, f"{most.detail}, {over}"))
 
     def _without_farthest(self, found: Sequence[torch.Tensor], sums: Sums) -> Sums:
-        """The sums without the farthest draw, if it is as near as the first draw must be.
+        """The sums without the farthest draw, if its model or its rounded run is a reason that it strays.
 
-        A unit that flips in one draw, and in its rounded run did not, may outweigh the roundings of all draws. So may
-        a draw that is worse conditioned, such as a norm of small numbers; then its rounded run strays farther too, and
-        it may as many times as far. A wrong factor or constant is in each draw, and so in the others too.
+        A unit that flips in one draw, and in its rounded run did not, may outweigh the roundings of all draws: behind a
+        kink, it may be as far as the first draw may. So may a draw that is worse conditioned, such as a norm of small
+        numbers: it may be as many times as far as its rounded run strays farther than the median one. A wrong factor
+        or constant is in each draw, and so in the others too.
         """
         pairs = zip(found, self._truths, strict=False)
         each = [distance.sums_of([y], [truth]) for y, truth in pairs]
@@ -349,7 +351,9 @@ class OverDraws:
         even = torch.full_like(squares, 1.0 / self.draws)
         share = budget_for(self._reference, self._precision).norm / self._reference.oracle.norm  # of the first draw
         strays = self._rounded.strays
-        share = share * (strays / strays.median()).nan_to_num(1.0, posinf=1.0).clamp(min=1.0)[:, None]
+        times = (strays / strays.median()).nan_to_num(1.0, posinf=1.0)
+        fewest = 1.0 if self._reference.kinked else 0.0
+        share = share * times.where(times >= WORSE, fewest)[:, None]
         gains, shifts = (torch.stack(terms) for terms in zip(*((s.gain, s.shift) for s in each), strict=True))
         return Sums(
             _less_farthest(sums.gain, gains, share * squares, squares / self._rounded.squares),

@@ -163,11 +163,18 @@ def test_a_draw_that_makes_up_most_of_the_sums_averages_less(truths):
 
 
 @pytest.mark.parametrize(
-    ("factor", "strays", "red"),
-    [(1.07, 1, False), (0.93, 1, False), (1.4, 1, True), (1.4, 16, False), (math.nan, 16, True)],
-    ids=["as the first may", "other way", "farther", "where its rounded run strays as many times as far", "nan"],
+    ("factor", "strays", "kinked", "red"),
+    [
+        (1.07, 1, True, False),
+        (0.93, 1, True, False),
+        (1.4, 1, True, True),
+        (1.07, 1, False, True),
+        (1.07, 2, False, False),
+        (1.4, 16, False, False),
+        (math.nan, 16, True, True),
+    ],
 )
-def test_one_draw_may_stray_as_far_as_the_first_and_its_rounded_run_let_it(factor, strays, red):
+def test_one_draw_may_stray_behind_a_kink_or_as_its_rounded_run_does(factor, strays, kinked, red):
     generator = torch.Generator().manual_seed(0)
     truths = [torch.randn(8, 400, generator=generator, dtype=torch.float64) for _ in range(DRAWS)]
     truths[9] *= 3
@@ -177,7 +184,7 @@ def test_one_draw_may_stray_as_far_as_the_first_and_its_rounded_run_let_it(facto
     runs = judged.redraws.rounded["amp_bf16"]
     farther = torch.ones(DRAWS).index_fill(0, torch.tensor([9]), strays)
     runs = replace(runs, strays=runs.strays.median() * farther)
-    judged = replace(judged, redraws=replace(judged.redraws, rounded={"amp_bf16": runs}))
+    judged = replace(judged, redraws=replace(judged.redraws, rounded={"amp_bf16": runs}), kinked=kinked)
     assert (margin(found, judged) < 1) is not red
 
 
