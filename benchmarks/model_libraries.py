@@ -70,6 +70,13 @@ ARCHITECTURES = tuple(
     for name in names.split()
 )
 EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
+    r"^longformer\[exported.*data-dependent": "`torch.export` cannot follow a branch on the numbers of a tensor",
+    r"^deberta\[.*value cannot be converted to type c10::(Half|BFloat16) without overflow": (
+        "in plain torch too: under autocast, it fills a low-precision tensor with the smallest number of float32"
+    ),
+    r"^yoso\[.*gradcheck in float64": (
+        "the backward of its attention is an estimate by design, so it is not the derivative of forward"
+    ),
     "Failed to get source|Could not get name of python class": (
         "TorchScript finds no source of a class that a decorator has made"
     ),
