@@ -8,15 +8,16 @@ from pathlib import Path
 
 SELF, MEMORY, GROUP = Path("/proc/self"), Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 KIB, GIB = 2**10, 2**30
-TRIM_THRESHOLD, MMAP_MAX = -1, -4  # numbers of malloc.h
+TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4  # numbers of malloc.h
 LARGEST_THRESHOLD = 2**31 - 1  # that its call takes
+GIVEN_BACK = 4 * 2**20  # bytes of a block that is worth a call of the system
 SPARING, KEEPING = 1.3, 2.0  # times what is held at once: where freed memory is given back, and where it is kept
 
 
 def ensure_room(more: int) -> None:
     """See that a process can hold more, and do again what it has done so far. Only Linux tells.
 
-    If there is enough room for it, freed memory is kept from here on, which saves time.
+    If there is enough room for it, freed memory is kept from here on, which saves time; else it is given back.
 
     Args:
         more: bytes that it will hold, beside what it has needed so far.
@@ -33,6 +34,8 @@ def ensure_room(more: int) -> None:
             )
         if KEEPING * held <= room:
             keep_freed()
+        else:
+            give_back_freed()
 
 
 def needed() -> int:
@@ -72,6 +75,18 @@ def keep_freed() -> None:
     seventh of the time of a large model's reference, which allocates the same sizes in every run. A call of 5 ms that
     allocates megabytes takes up to twice as long when it has to pay.
     """
+    _set({MMAP_MAX: 0, TRIM_THRESHOLD: LARGEST_THRESHOLD})
+
+
+def give_back_freed() -> None:
+    """Give each large block back to the system once it is freed, where the C library is glibc; else do nothing.
+
+    By default, glibc keeps blocks of up to 32 MiB, the size of most weights of a large model, and leaves gaps.
+    """
+    _set({MMAP_THRESHOLD: GIVEN_BACK})
+
+
+def _set(options: dict[int, int]) -> None:
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
-        mallopt(MMAP_MAX, 0)
-        mallopt(TRIM_THRESHOLD, LARGEST_THRESHOLD)
+        for option, value in options.items():
+            mallopt(option, value)

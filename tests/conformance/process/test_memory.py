@@ -1,5 +1,9 @@
 """A reference that would need more memory than is free is not begun; the line says how much."""
 
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -30,6 +34,7 @@ def kept(monkeypatch):
     """What is asked of the C library."""
     calls = []
     monkeypatch.setattr(memory, "keep_freed", lambda: calls.append("keep"))
+    monkeypatch.setattr(memory, "give_back_freed", lambda: calls.append("give back"))
     return calls
 
 
@@ -41,7 +46,7 @@ def test_what_fits_well_keeps_what_it_frees(kept):
 def test_what_just_fits_gives_back_what_it_frees(kept):
     memory.ensure_room(101 * MIB)
     memory.ensure_room(261 * MIB)  # 1.3 times 461, of 600
-    assert not kept
+    assert kept == ["give back", "give back"]
 
 
 def test_what_does_not_fit_is_refused_with_both_sizes(kept):
@@ -82,3 +87,20 @@ def test_a_reference_stops_before_its_runs(machine, monkeypatch):
 
 def test_it_ends_as_out_of_memory_and_blames_no_spec():
     assert observe._ending(MemoryError("the reference needs"), "invalid") == "out of memory"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+@pytest.mark.parametrize(("first", "mib"), [("memory.give_back_freed()", 32), ("pass", 256)])
+def test_freed_blocks_leave_the_process_if_they_are_to(first, mib):
+    """In a process of its own, because glibc keeps what it is told. After one of 28 MiB, it keeps smaller blocks."""
+    code = (
+        "import torch; from conformance.process import memory; large = torch.ones(7 * 2**20); del large;"
+        f"{first}; held = [torch.ones(2**20) for _ in range(64)]; kept = held[::8]; del held;"
+        "print(memory._bytes_of(memory.SELF / 'status', 'VmRSS'))"
+    )
+    alone = (
+        "import torch; from conformance.process import memory; print(memory._bytes_of(memory.SELF / 'status', 'VmRSS'))"
+    )
+    found, before = (int(subprocess.check_output([sys.executable, "-c", text])) for text in (code, alone))
+    assert (found - before) / MIB == pytest.approx(mib, abs=64)
