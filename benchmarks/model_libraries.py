@@ -106,8 +106,12 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
     r"^test_vit_relpos\[scripted.*draws other random numbers than the oracle": (
         "a script draws random numbers for a dropout of 0, so its other dropouts drop other elements than in eager"
     ),
-    r"^lraspp_\S+\[scripted-amp_.*output\['out'\], case given: float32, should be": (
-        "under TorchScript's autocast, a sum of two low-precision tensors is float32; here it is resized and returned"
+    r"^(lraspp|swiftformer)_\S+\[scripted-amp_.*output.*, case given: float32, should be": (
+        "under TorchScript's autocast, a sum of two low-precision tensors is float32; here it is returned"
+    ),
+    r"^efficientvit_b0\[scripted-amp_fp16.*error nan": (
+        "eager leaves autocast for the attention, and its script does not, as timm has it; so gradients overflow in plain "
+        "torch too"
     ),
     r"^lraspp_\S+\[compiled-amp_.*gradient of classifier": (
         "compiled code reads the gradient of its last interpolation before it has added it up, so the gradients of its "
