@@ -110,8 +110,8 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
         "under TorchScript's autocast, a sum of two low-precision tensors is float32; here it is returned"
     ),
     r"^efficientvit_b0\[scripted-amp_fp16.*error nan": (
-        "eager leaves autocast for the attention, and its script does not, as timm has it; so gradients overflow in plain "
-        "torch too"
+        "eager leaves autocast for the attention, and a script does not, as timm has it; so gradients overflow in "
+        "plain torch too"
     ),
     r"^lraspp_\S+\[compiled-amp_.*gradient of classifier": (
         "compiled code reads the gradient of its last interpolation before it has added it up, so the gradients of its "
