@@ -353,11 +353,11 @@ class OverDraws:
         strays = self._rounded.strays
         times = (strays / strays.median()).nan_to_num(1.0, posinf=1.0)
         fewest = 1.0 if self._reference.kinked else 0.0
-        shares = share * times.where(times >= WORSE, fewest)[:, None]
+        reach = share * times.where(times >= WORSE, fewest)[:, None]
         gains, shifts = (torch.stack(terms) for terms in zip(*((s.gain, s.shift) for s in each), strict=True))
         return Sums(
-            _less_farthest(sums.gain, gains, shares * squares, squares / self._rounded.squares),
-            _less_farthest(sums.shift, shifts, shares * (counts * squares).sqrt(), even),
+            _less_farthest(sums.gain, gains, reach * squares, squares / self._rounded.squares),
+            _less_farthest(sums.shift, shifts, reach * (counts * squares).sqrt(), even),
         )
 
 
