@@ -202,7 +202,7 @@ def judged(folder: Path) -> dict[Key, Shown]:
         plan, verdicts = contents.plan, defaultdict[Key, dict[str, Verdict | None]](dict)
         for planned in plan.cells:
             cell, own = planned.cell, plan.models[planned.cell.model].location.own
-            if own is not None and planned.id in contents.selected:
+            if own is not None:
                 key = own.library, own.training, cell.mode
                 verdicts[key][cell.precision] = contents.verdicts.get(planned.id)
         seen = f"torch {plan.environment.torch}, {plan.judge.day}, {plan.judge.revision}"
