@@ -239,7 +239,7 @@ def _totals(found: Mapping[Key, Shown]) -> Iterator[list[str]]:
     by_mode = defaultdict[tuple[str, ...], list[Shown]](list)
     for (_, training, mode), one in found.items():
         by_mode[f"{mode}, {training}", one.seen].append(one)
-    for (mode, seen), ones in by_mode.items():
+    for (mode, seen), ones in sorted(by_mode.items()):
         cells, red = sum(one.cells for one in ones), sum(one.red for one in ones)
         refused = sum(one.cells for one in ones if one.refused)
         yield [mode, *map(str, (len(ones), cells, cells - red, red - refused, refused)), seen]
