@@ -28,11 +28,8 @@ from conformance.store import run_files
 
 PAGE = Path(__file__).parent.parent / "docs" / "model-libraries.md"
 TRAINING = ("eval", "train")
-PROGRAMS = {
-    "torchvision": "scripted",
-    "timm": "scripted",
-    "transformers": "exported",
-}  # what a library can be made into
+# the mode that makes programs of a library
+PROGRAMS = {"torchvision": "scripted", "timm": "scripted", "transformers": "exported"}
 COLUMNS = {"eager": ("eager",), "program": ("scripted", "exported"), "compiled": ("compiled",)}  # with their modes
 CHECKED = tuple(name for name in usual(PRECISIONS) if exists(PRECISIONS[name], "cpu"))
 COMPILED = ("fp32", "amp_bf16")  # a third less to compile
@@ -179,16 +176,15 @@ def _reason(verdict: Verdict) -> str:
     return text or f"not explained: {code(verdict.text)}"
 
 
-def judge(names: Iterable[str], training: str, modes: Iterable[str], folder: Path, words: Iterable[str]) -> None:
-    """Judge architectures in some modes, in one run.
+def judge(names: Iterable[str], training: str, mode: str, folder: Path, words: Iterable[str]) -> None:
+    """Judge architectures in a mode, in one run.
 
     Raises:
         SystemExit: the run is not complete.
     """
     command = [sys.executable, "-m", "conformance", "run", *names, f"--{training}", "--no-speed", "--device=cpu"]
-    command += [f"--mode={mode}" for mode in modes]
-    command += [f"--precision={precision}" for precision in (COMPILED if "compiled" in modes else CHECKED)]
-    command += [f"--timeout={SECONDS}", f"--store={folder}", *words]
+    command += [f"--precision={precision}" for precision in (COMPILED if mode == "compiled" else CHECKED)]
+    command += [f"--mode={mode}", f"--timeout={SECONDS}", f"--store={folder}", *words]
     done = subprocess.run(command, check=False)  # noqa: S603 -- our own words
     if done.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}")
@@ -273,7 +269,7 @@ def main() -> None:
         mode = program if column == "program" else column
         names = [name for name in ARCHITECTURES if PROGRAMS[name.partition(":")[0]] == program and asked.k in name]
         if missing := [name for name in names if (name, training, mode) not in known]:
-            judge(missing, training, [mode], asked.folder, words)
+            judge(missing, training, mode, asked.folder, words)
     found = known | judged(asked.folder)
     order = itertools.product(ARCHITECTURES, TRAINING, itertools.chain(*COLUMNS.values()))
     found = {key: found[key] for key in order if key in found}

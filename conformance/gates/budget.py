@@ -352,8 +352,8 @@ class OverDraws:
         share = budget_for(self._reference, self._precision).norm / self._reference.oracle.norm  # of the first draw
         strays = self._rounded.strays
         times = (strays / strays.median()).nan_to_num(1.0, posinf=1.0)
-        fewest = 1.0 if self._reference.kinked else 0.0
-        reach = share * times.where(times >= WORSE, fewest)[:, None]
+        otherwise = 1.0 if self._reference.kinked else 0.0
+        reach = share * times.where(times >= WORSE, otherwise)[:, None]
         gains, shifts = (torch.stack(terms) for terms in zip(*((s.gain, s.shift) for s in each), strict=True))
         return Sums(
             _less_farthest(sums.gain, gains, reach * squares, squares / self._rounded.squares),

@@ -75,10 +75,10 @@ def test_what_is_known_is_not_judged_again(tmp_path, monkeypatch, found):
     monkeypatch.setattr(model_libraries.sys, "argv", ["study", *arguments])
     model_libraries.main()
     assert [(given[0], given[2]) for given in asked] == [
-        (["timm:other"], ["eager"]),
-        (["transformers:net"], ["eager"]),
-        (["timm:net", "timm:other"], ["scripted"]),
-        (["transformers:net"], ["exported"]),
+        (["timm:other"], "eager"),
+        (["transformers:net"], "eager"),
+        (["timm:net", "timm:other"], "scripted"),
+        (["transformers:net"], "exported"),
     ]
     assert asked[0][-1] == ["-n", "2", "--on", "ray"]
     assert model_libraries.read(place.with_suffix(".json")) == {KEY: found[KEY]}
@@ -92,4 +92,4 @@ def test_a_run_that_did_not_come_about_is_no_finding(code, tmp_path, monkeypatch
     command.chmod(0o700)
     monkeypatch.setattr(model_libraries.sys, "executable", str(command))
     with pytest.raises(SystemExit, match=f"timm:net .* ended with {code}"):
-        model_libraries.judge(["timm:net"], "eval", ["eager"], tmp_path, [])
+        model_libraries.judge(["timm:net"], "eval", "eager", tmp_path, [])
