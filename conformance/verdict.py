@@ -378,6 +378,8 @@ def _remarks(seen: Observation) -> tuple[str, ...]:
         notes.append(f"the call raises an error if it is asked otherwise ({ways})")
     if unclaimed := seen.facts.get(cell.UNCLAIMED):
         notes.append(f"not claimed by the spec, and tried in float64 ({unclaimed})")
+    if way := seen.facts.get(cell.DRAWN_OTHERWISE):
+        notes.append(f"it draws other random numbers than the oracle, so nothing is compared ({way})")
     if stopped := seen.facts.get(cell.STOPPED):
         notes.append(
             f"what forward detaches, or computes under no_grad, counts as a constant of its gradients ({stopped})"

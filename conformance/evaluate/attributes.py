@@ -47,13 +47,15 @@ def put(owner: Any, states: States) -> None:
     """Set attributes to copies of what `read` returned, or remove them where they are `MISSING`.
 
     A tensor is not written in place, since a result of the model may share its memory. What another implementation of
-    the module lacks, as TorchScript may, is left out.
+    the module lacks, as TorchScript may, or the same one whose forward has replaced a part, is left out.
     """
     for path, value in states.items():
         module, name = _find(owner, path)
+        if not hasattr(module, name):
+            continue
         if value is MISSING:
             vars(module).pop(name, None)
-        elif hasattr(module, name):
+        else:
             setattr(module, name, _copy(value))
 
 
@@ -87,8 +89,9 @@ def restored(owner: Any, paths: Iterable[str]) -> Iterator[None]:
 
 
 def _find(owner: Any, path: str) -> tuple[Any, str]:
+    """The module that a path leads to, or None, and the name of the attribute in it."""
     *places, name = path.split(".")
-    return reduce(getattr, places, owner), name
+    return reduce(lambda part, place: getattr(part, place, None), places, owner), name
 
 
 def _attributes(owner: Any) -> Iterator[tuple[str, torch.nn.Module, str]]:

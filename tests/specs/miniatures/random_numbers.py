@@ -21,6 +21,20 @@ class Noisy(Parts):
         return y + 0.1 * torch.randn_like(y)
 
 
+class Converting(Parts):
+    """Its first call puts a new part in the place of the old one, with its weights, as some models choose a kernel."""
+
+    def forward(self, x):
+        if self.kind == "old":
+            self.kind, new = "new", Parts(linear=nn.Linear(5, 4), drop=nn.Dropout(0.25))
+            new.linear, self.part = self.part.linear, new.train(self.training)
+        return self.part.drop(self.part.linear(x))
+
+
+def _converting():
+    return Converting(kind="old", part=Parts(linear=nn.Linear(5, 4))).eval()
+
+
 def _unscaled(model, x):
     return model(x) * 0.75
 
@@ -62,6 +76,7 @@ register(
 DROPPING = spec_of("dropping", _dropping, changes_state=DRAWS)
 UNDECLARED = spec_of("dropping_undeclared", _dropping)
 NOISY = spec_of("noisy", lambda: Noisy(linear=nn.Linear(5, 4)), changes_state=DRAWS)
+CONVERTING = spec_of("converting", _converting, changes_state=(*DRAWS, "submodules"))
 
 MINIATURES = (
     fails(DROPPING, "unscaled", "fp32", *VALUES),
@@ -70,6 +85,8 @@ MINIATURES = (
     gets(DROPPING, "other_mask", "fp32", "INCONCLUSIVE", text="draws other random numbers than the oracle"),
     gets(DROPPING, "draws_once_more", "fp32", "INCONCLUSIVE", text="draws other random numbers than the oracle"),
     gets(UNDECLARED, "eager", "fp32", "UNSTABLE", text="two identical float64 runs differ"),
+    gets(CONVERTING, "eager", "fp32", "PASS"),
+    fails(CONVERTING, "unscaled", "fp32", *VALUES),
     fails(NOISY, "twice_the_noise", "fp32", *VALUES),
     gets(NOISY, "noise_of_uniform_numbers", "fp32", "INCONCLUSIVE", text="draws other random numbers than the oracle"),
     # 24 numbers: torch draws the last 16 of them once more in float32, and not in bfloat16
