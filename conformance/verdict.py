@@ -353,6 +353,13 @@ OF_FACTS = {  # what is said of a cell with a fact
     "graph breaks": "compiled with graph breaks",
     axes.NOT_PROVEN: "the proof of the mode is empty, so nothing shows that the mode took effect",
 }
+OF_FACTS_TOLD = {  # the same, with what the fact tells behind it
+    cell.LEFT_ASIDE: "results that are no tensors are left aside",
+    cell.ASKED_OTHERWISE: "the call raises an error if it is asked otherwise",
+    cell.UNCLAIMED: "not claimed by the spec, and tried in float64",
+    cell.DRAWN_OTHERWISE: "it draws other random numbers than the oracle, so nothing is compared",
+    cell.STOPPED: "what forward detaches, or computes under no_grad, counts as a constant of its gradients",
+}
 
 
 def _remarks(seen: Observation) -> tuple[str, ...]:
@@ -372,18 +379,7 @@ def _remarks(seen: Observation) -> tuple[str, ...]:
             "larger terms cancel, and float32 holds little of what is left, so only its size is judged "
             f"({errors.some(left, 2)})"
         )
-    if aside := seen.facts.get(cell.LEFT_ASIDE):
-        notes.append(f"results that are no tensors are left aside ({aside})")
-    if ways := seen.facts.get(cell.ASKED_OTHERWISE):
-        notes.append(f"the call raises an error if it is asked otherwise ({ways})")
-    if unclaimed := seen.facts.get(cell.UNCLAIMED):
-        notes.append(f"not claimed by the spec, and tried in float64 ({unclaimed})")
-    if way := seen.facts.get(cell.DRAWN_OTHERWISE):
-        notes.append(f"it draws other random numbers than the oracle, so nothing is compared ({way})")
-    if stopped := seen.facts.get(cell.STOPPED):
-        notes.append(
-            f"what forward detaches, or computes under no_grad, counts as a constant of its gradients ({stopped})"
-        )
+    notes += [f"{said} ({seen.facts[fact]})" for fact, said in OF_FACTS_TOLD.items() if seen.facts.get(fact)]
     notes += [said for fact, said in OF_FACTS.items() if seen.facts.get(fact)]
     others = [d.case for d in seen.discrepancies for m in d.measures if m.gate == RAISES and m.value and m.met]
     notes += [f"an error input raises another error than in eager ({errors.some(others, 2)})"] * bool(others)

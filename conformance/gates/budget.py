@@ -31,7 +31,7 @@ BASELINE_FACTOR = 4.0
 FLOAT32 = PRECISIONS["fp32"]
 NOISY = 2.0**30 * NOISE * FLOAT32.unit  # with this relative spread, a tensor is all noise, also in float64
 DROPPED_SHARE = 0.9
-NORM_CAP = 0.5  # above it the angle is checked too, because zeros, with an error of 1, almost pass
+NORM_CAP = 0.5  # above it the angle is checked too, as zeros, with an error of 1, almost pass; and a draw strays freely
 MIN_DIRECTION_ELEMENTS = 8  # elements; with fewer, the direction of a tensor means little
 
 
@@ -342,8 +342,9 @@ class OverDraws:
 
         A unit that flips in one draw, and in its rounded run did not, may outweigh the roundings of all draws: behind a
         kink, it may be as far as the first draw may. So may a draw that is worse conditioned, such as a norm of small
-        numbers: it may be as many times as far as its rounded run strays farther than the median one. A wrong factor
-        or constant is in each draw, and so in the others too.
+        numbers: it may be as many times as far as its rounded run strays farther than the median one. If runs move
+        the tensor by half its size, they do not show how far the next one strays: near a pole, such as a division by
+        a sum of activations, it has no bound. A wrong factor or constant is in each draw, and so in the others too.
         """
         pairs = zip(found, self._truths, strict=False)
         each = [distance.sums_of([y], [truth]) for y, truth in pairs]
@@ -354,6 +355,8 @@ class OverDraws:
         times = (strays / strays.median()).nan_to_num(1.0, posinf=1.0)
         otherwise = 1.0 if self._reference.kinked else 0.0
         reach = share * times.where(times >= WORSE, otherwise)[:, None]
+        if max(share, float(strays.max())) > NORM_CAP:
+            reach = torch.full_like(reach, math.inf)
         gains, shifts = (torch.stack(terms) for terms in zip(*((s.gain, s.shift) for s in each), strict=True))
         return Sums(
             _less_farthest(sums.gain, gains, reach * squares, squares / self._rounded.squares),

@@ -165,24 +165,27 @@ def test_a_draw_that_makes_up_most_of_the_sums_averages_less(truths):
 
 
 @pytest.mark.parametrize(
-    ("factor", "strays", "kinked", "red"),
+    ("factor", "strays", "kinked", "share", "red"),
     [
-        (1.07, 1, True, False),
-        (0.93, 1, True, False),
-        (1.3, 1, True, True),
-        (1.07, 1, False, True),
-        (1.07, 2, False, False),
-        (1.4, 16, False, False),
-        (math.nan, 16, True, True),
+        (1.07, 1, True, 0.05, False),
+        (0.93, 1, True, 0.05, False),
+        (1.3, 1, True, 0.05, True),
+        (1.07, 1, False, 0.05, True),
+        (1.07, 2, False, 0.05, False),
+        (1.4, 16, False, 0.05, False),
+        (9.0, 16, False, 0.05, True),
+        (9.0, 1, False, 0.4, False),
+        (50.0, 400, False, 0.05, False),
+        (math.nan, 400, True, 0.4, True),
     ],
 )
-def test_one_draw_may_stray_behind_a_kink_or_as_its_rounded_run_does(factor, strays, kinked, red):
+def test_one_draw_may_stray_behind_a_kink_with_its_rounded_run_or_in_large_noise(factor, strays, kinked, share, red):
     generator = torch.Generator().manual_seed(0)
     truths = [torch.randn(8, 400, generator=generator, dtype=torch.float64) for _ in range(DRAWS)]
     truths[9] *= 3
     found = [rounded(t) for t in truths]
     found[9] = with_row_3([found[9]], lambda t: factor * t[3])[0]
-    judged = judged_over(truths, 0.05)
+    judged = judged_over(truths, share)
     runs = judged.redraws.rounded["amp_bf16"]
     farther = torch.ones(DRAWS).index_fill(0, torch.tensor([9]), strays)
     runs = replace(runs, strays=runs.strays.median() * farther)
