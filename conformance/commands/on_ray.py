@@ -159,7 +159,8 @@ def connected(address: str, *, fresh: bool) -> Iterator["Cluster"]:
     try:
         ray.init(address=None if address == ENGINE else address, log_to_driver=False, logging_level="ERROR")
     except Exception as problem:  # noqa: BLE001 -- Ray raises many kinds
-        raise UsageError(f"--on {address}: Ray {ray.__version__} cannot use it: {one_line(problem)}") from None
+        port = "" if address == ENGINE else "; ray:// takes the port of Ray's client, which is 10001 unless it was set"
+        raise UsageError(f"--on {address}: Ray {ray.__version__} cannot use it: {one_line(problem)}{port}") from None
     finally:
         for number, answer in answers.items():
             signal.signal(number, answer)  # Ray sets its own
