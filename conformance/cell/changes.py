@@ -89,7 +89,7 @@ def after_changes(session: CellSession, case: Case, *, of_training: bool) -> Ite
         wanted, same_dtypes = there.of_call(session.precision), not redraw.changes_module
         compared = list(session.compared_values(named, wanted, asked, found, same_dtypes=same_dtypes))
         failed = any(verdict.failed_gate(d) for d in compared)
-        if failed and found.drawn != there.drawn:  # as when forward builds a part in the first call, and draws for it
+        if failed and session.draws_once and found.drawn != there.drawn:
             session.facts[cell.DRAWN_OTHERWISE] = redraw.text
             continue
         yield from compared

@@ -170,6 +170,7 @@ def observation_of(session: CellSession) -> Observation:
         with process.phase("call"):
             with session.around_calls():
                 measured, again = _two_calls(session, case, question)
+                session.draws_once |= measured.drawn != again.drawn
                 overwritten = compare_overwritten(session, case, question, measured)
             baseline = None if session.is_eager else session.baseline(session.eager, question)
         with process.phase("redraw"):

@@ -54,6 +54,7 @@ class CellSession:
         made: the callable of the mode, set by `prepare`.
         dtypes: dtypes of the callable's parameters and buffers by name, set by `prepare`.
         returned: dtypes of the outputs of the measured call by case and leaf; every other call must return the same.
+        draws_once: an identical second call draws other random numbers than the first, which may have built a part.
         comparison: compares one tensor; a study of the gates can replace it to see every tensor.
         recompiles: watches what the identical calls of each case compile.
         around_calls: returns a context for the calls of the callable; a study can simulate a device in it.
@@ -74,6 +75,7 @@ class CellSession:
     made: Prepared = field(init=False)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
     returned: dict[str, dict[str, torch.dtype]] = field(default_factory=dict)
+    draws_once: bool = False
     comparison: Comparison = compare.compare
     recompiles: modes.Recompiles = field(default_factory=modes.Recompiles)
     around_calls: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
