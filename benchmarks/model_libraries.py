@@ -15,7 +15,7 @@ import json
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -232,13 +232,18 @@ def _cell(one: Shown, numbers: dict[str, int]) -> str:
 
 def _totals(found: Mapping[Key, Shown]) -> Iterator[list[str]]:
     """How many cells were judged, how many pass, and when, by mode."""
-    by_mode = defaultdict[tuple[str, ...], list[Shown]](list)
+    by_mode = defaultdict[str, list[Shown]](list)
     for (_, training, mode), one in found.items():
-        by_mode[f"{mode}, {training}", one.seen].append(one)
-    for (mode, seen), ones in sorted(by_mode.items()):
+        by_mode[f"{mode}, {training}"].append(one)
+    for mode, ones in sorted(by_mode.items()):
         cells, red = sum(one.cells for one in ones), sum(one.red for one in ones)
         refused = sum(one.cells for one in ones if one.refused)
-        yield [mode, *map(str, (len(ones), cells, cells - red, red - refused, refused)), seen]
+        seen = sorted(Counter(one.seen for one in ones).items())
+        yield [
+            mode,
+            *map(str, (len(ones), cells, cells - red, red - refused, refused)),
+            "; ".join(f"{text}: {count}" for text, count in seen),
+        ]
 
 
 def read(file: Path) -> dict[Key, Shown]:
