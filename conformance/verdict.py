@@ -350,6 +350,10 @@ OF_FACTS = {  # what is said of a cell with a fact
     "left out with other weights": (
         "the float64 model does not run with other weights, so nothing shows what the mode keeps"
     ),
+    cell.AS_MADE_ANEW: (
+        "with other numbers in its attributes, the mode differs from eager even if it is made anew, so nothing shows "
+        "what it keeps of them"
+    ),
     "graph breaks": "compiled with graph breaks",
     axes.NOT_PROVEN: "the proof of the mode is empty, so nothing shows that the mode took effect",
 }

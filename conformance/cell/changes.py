@@ -3,12 +3,15 @@
 Weights and buffers change in place; so do the number of rows, the order in memory, attributes, and train and eval mode.
 """
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from conformance import errors, verdict
+from conformance.cell import modes
 from conformance.cell.session import CellSession
 from conformance.evaluate import attributes, error_text, evaluation, process_state, weights
 from conformance.evaluate.evaluation import Evaluation, Question
@@ -92,6 +95,9 @@ def after_changes(session: CellSession, case: Case, *, of_training: bool) -> Ite
         if failed and session.draws_once and found.drawn != there.drawn:
             session.facts[cell.DRAWN_OTHERWISE] = redraw.text
             continue
+        if failed and redraw.settings and _is_as_made_anew(session, case, question, redraw, found):
+            session.facts[cell.AS_MADE_ANEW] = True
+            continue
         yield from compared
         if failed:
             return  # a second change would fail too, and hide which one is to blame
@@ -108,6 +114,29 @@ def _takes(session: CellSession, redraw: Redraw) -> bool:
     if redraw.training is not None and isinstance(owner, torch.jit.ScriptModule):
         return all(type(part).train is torch.nn.Module.train for part in session.eager.modules())
     return len(attributes.current(owner, dict(redraw.settings))) == len(redraw.settings)
+
+
+def _is_as_made_anew(session: CellSession, case: Case, question: Question, redraw: Redraw, found: Evaluation) -> bool:
+    """Whether the mode, made anew of a model with these attributes, gives the same, so that it has kept nothing.
+
+    It may differ from eager there and not as built: a library may ask whether it is compiled.
+    """
+    if not session.mode.compiles:
+        return False
+
+    def build(*given: Any) -> Any:
+        model = session.build(*given)
+        attributes.put(model, dict(redraw.settings))
+        return model
+
+    other = copy.copy(session)
+    other.made = modes.prepare(session.mode, session.spec, build)
+    anew = _evaluate_or_none(other, case, question, redraw)
+    return anew is not None and all(
+        tensor is there if tensor is None or there is None else distance.same_bytes(tensor, there)
+        for name, tensor in found.tensors.items()
+        for there in [anew.tensors.get(name)]
+    )
 
 
 def _evaluate_or_none(

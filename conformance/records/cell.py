@@ -117,6 +117,7 @@ KEPT_SINCE = "kept since"  # the fact that tells the day on which the verdict wa
 UNCLAIMED = "transforms not claimed"  # the fact that says what they do, of a model in eager
 LEFT_ASIDE = "left aside"  # the fact of a cell whose model returns other things than tensors
 DRAWN_OTHERWISE = "drawn otherwise"  # the fact that tells after which change the random numbers are not the oracle's
+AS_MADE_ANEW = "as made anew"  # the fact that a mode is wrong at other attributes, and has kept nothing
 OTHER_WEIGHTS, OTHER_SETTINGS = "with other weights", "with other numbers in its attributes"
 FEWER_ROWS, MORE_ROWS = "with a row less", "with a row more"
 FP32, FP32_REDRAWN = "fp32", f"fp32 {OTHER_WEIGHTS}"  # who judges what a cell cannot

@@ -32,6 +32,14 @@ class Switching(Parts):
         return y * self.scale + self.shifts if self.training else y * self.scale
 
 
+class AsksForCompiler(Switching):
+    """As a library may do, it leaves a flag alone when it is compiled, which is the same as long as the flag is set."""
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y * self.scale if self.shifts or torch.compiler.is_compiling() else y
+
+
 class Folding(Switching):
     """In eval mode, its weight is folded into another one, as adapters do; or, if it is wrong, once and for all."""
 
@@ -53,6 +61,10 @@ class FirstMode(Switching):
         if self.kept is None:
             self.kept = 3.0 if self.training else 1.0
         return self.linear(x) * self.kept
+
+
+def _of_factor_two(model, x):
+    return 2.0 * model.linear(x) + model.shifts
 
 
 def _as_first(*names):
@@ -125,6 +137,7 @@ register(
     for_six_rows=around(_for_six_rows),
     up_to_six_rows=around(_up_to_six_rows),
     first_setting=_as_first("scale"),
+    of_factor_two=around(_of_factor_two),
     first_flag=_as_first("shifts"),
     first_mode=_as_first("training"),
     blind_to_strides=around(_blind_to_strides),
@@ -135,6 +148,9 @@ register(
 
 SCALED = spec_of("scaled_by_a_buffer", lambda: Scaled(linear=nn.Linear(5, 4), factor=torch.tensor(3.0)))
 SWITCHING = spec_of("switching", lambda: Switching(linear=nn.Linear(5, 4), scale=2.0, shifts=True))
+ASKS_FOR_COMPILER = spec_of(
+    "asks_for_compiler", lambda: AsksForCompiler(linear=nn.Linear(5, 4), scale=2.0, shifts=True)
+)
 FOLDING, FOLDING_TWICE = (
     spec_of(
         f"folding_{'twice' if wrong else 'well'}",
@@ -165,8 +181,10 @@ MINIATURES = (
     gets(SWITCHING, "compiled", "fp32", "PASS"),
     gets(SWITCHING, "scripted", "fp32", "PASS"),
     fails(SWITCHING, "first_setting", "fp32", *VALUES, text="typical, with other numbers in its attributes"),
+    fails(SWITCHING, "of_factor_two", "fp32", *VALUES, text="typical, with other numbers in its attributes"),
     fails(SWITCHING, "first_flag", "fp32", *VALUES, text="typical, with other numbers in its attributes"),
     fails(SWITCHING, "first_mode", "fp32", *VALUES, text="typical, in eval mode"),
+    gets(ASKS_FOR_COMPILER, "compiled", "fp32", "PASS"),
     gets(FOLDING, "eager", "fp32", "PASS"),
     gets(FOLDING, "scripted", "fp32", "PASS"),
     fails(FOLDING_TWICE, "eager", "fp32", *VALUES, text=r"typical, after eval\(\) and train\(\)"),
