@@ -119,10 +119,9 @@ def _takes(session: CellSession, redraw: Redraw) -> bool:
 def _is_as_made_anew(session: CellSession, case: Case, question: Question, redraw: Redraw, found: Evaluation) -> bool:
     """Whether the mode, made anew of a model with these attributes, gives the same, so that it has kept nothing.
 
-    It may differ from eager there and not as built: a library may ask whether it is compiled.
+    It may differ from eager there and not as built: a library may ask whether it is compiled. That excuses only what
+    torch.compile compiles; another mode may have a number written into it.
     """
-    if not session.mode.compiles:
-        return False
 
     def build(*given: Any) -> Any:
         model = session.build(*given)
@@ -130,9 +129,11 @@ def _is_as_made_anew(session: CellSession, case: Case, question: Question, redra
         return model
 
     other = copy.copy(session)
-    other.made = modes.prepare(session.mode, session.spec, build)
+    other.made, compiled = modes.prepare(session.mode, session.spec, build), modes.compilations()
     anew = _evaluate_or_none(other, case, question, redraw)
-    return anew is not None and all(
+    if anew is None or modes.compilations() == compiled:
+        return False
+    return all(
         tensor is there if tensor is None or there is None else distance.same_bytes(tensor, there)
         for name, tensor in found.tensors.items()
         for there in [anew.tensors.get(name)]

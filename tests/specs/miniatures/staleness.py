@@ -5,7 +5,7 @@ from damaging_modes import gradients_through
 from miniature_parts import VALUES, Parts, around, fails, gets, register, rows, spec_of
 from torch import nn
 
-from conformance import Prepared
+from conformance import Prepared, register_mode
 
 
 class Scaled(Parts):
@@ -137,7 +137,6 @@ register(
     for_six_rows=around(_for_six_rows),
     up_to_six_rows=around(_up_to_six_rows),
     first_setting=_as_first("scale"),
-    of_factor_two=around(_of_factor_two),
     first_flag=_as_first("shifts"),
     first_mode=_as_first("training"),
     blind_to_strides=around(_blind_to_strides),
@@ -145,6 +144,7 @@ register(
     one_percent_over=gradients_through(lambda g: g * 1.01),
     quarter_over=gradients_through(lambda g: g * 1.25),
 )
+register_mode("of_factor_two", around(_of_factor_two))  # it may call torch.compile, and does not
 
 SCALED = spec_of("scaled_by_a_buffer", lambda: Scaled(linear=nn.Linear(5, 4), factor=torch.tensor(3.0)))
 SWITCHING = spec_of("switching", lambda: Switching(linear=nn.Linear(5, 4), scale=2.0, shifts=True))
